@@ -6,6 +6,7 @@ import json
 import mmap
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from hypothesis import given
@@ -107,12 +108,18 @@ def test_the_error_of_a_process_is_what_was_predicted_of_it_over_its_peak() -> N
 )
 def test_a_process_with_convolutions_is_within_5_percent_of_what_isolated_acts_say(model: str, options: dict[str, object]) -> None:
     """With a constant for what kernels take, these were 6 to 9 % larger than predicted: code pages of the convolutions, layouts of their own, and
-    20 batches of a mapped file [measured 2026-11-21]."""
+    20 batches of a mapped file [measured 2026-11-21].  Means of two calibrations and two runs: one of either differs by up to 3 %, as the heap's holes
+    lie otherwise each time [measured 2026-11-28]."""
     source, steps = program_of(model), 12
     plan = regista.plan(source, resolve_cluster("local:2"), zero=0, recompute=False, **options)  # type: ignore[arg-type]
-    kept = kept_bytes(plan, calibrate_plan(plan, source, rounds=4), steps)
-    for rank, memory in regista.run(plan, source, steps=steps, timeout_s=120.0).memory.items():
-        if not memory["process_peak_bytes"]:
+    kept = [kept_bytes(plan, calibrate_plan(plan, source, rounds=4), steps) for _ in range(2)]
+    runs = [regista.run(plan, source, steps=steps, timeout_s=120.0).memory for _ in range(2)]
+    for rank in range(2):
+        memory = {
+            name: fmean(run[rank][name] for run in runs) for name in ("base_bytes", "mapped_bytes", "device_bytes", "process_peak_bytes")
+        }
+        peak_bytes = memory.pop("process_peak_bytes")
+        if not peak_bytes:
             pytest.skip("this kernel does not tell a process's peak")
-        predicted = memory["base_bytes"] + memory["mapped_bytes"] + memory["device_bytes"] + scratch_bytes(plan, rank) + kept[rank]
-        assert predicted == pytest.approx(memory["process_peak_bytes"], rel=0.05)
+        predicted = sum(memory.values()) + scratch_bytes(plan, rank) + fmean(one[rank] for one in kept)
+        assert predicted == pytest.approx(peak_bytes, rel=0.05)
