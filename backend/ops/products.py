@@ -27,7 +27,7 @@ holes in the heap small objects filled, and are at most as large as planned now;
 
 _CPU = Path("/proc/cpuinfo")
 _AMD, _ZEN_5 = "AuthenticAMD", 26
-"""Vendor, and CPU family from which on it executes AVX-512 at full width; Zen 4, family 25, splits each instruction into two of 256 bits."""
+"""AMD's vendor name in /proc/cpuinfo, and its first CPU family that executes 512-bit instructions whole; Zen 4, family 25, splits each in two."""
 
 
 @cache

@@ -15,6 +15,7 @@ The names on the left are the factors:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from planner.ir.graph import Op, Ref
@@ -93,33 +94,23 @@ def _place(op: Op, types: Types) -> FactorRule:
 
 
 def _take_along(op: Op, types: Types) -> FactorRule:
-    """x, dim, index (1 where it is the same for a whole dim of x)."""
-    names, index = _along(op, types)
-    dim = dim_of(op, 1, "dim", 0, len(names))
-    result = (*names[:dim], "i", *names[dim + 1 :])
-    return FactorRule(operands=(names, index), results=(result,), whole=frozenset({names[dim]}), linear=(frozenset({0}),))
+    """x, dim, index with one dim for each of x, of extent 1 where all of x's elements share it: the rule of index_select but for the index."""
+    selected = _index_select(op, types)
+    (names, _), (result,) = selected.operands, selected.results
+    return replace(selected, operands=(names, _along(op, types, result)))
 
 
 def _add_along(op: Op, types: Types) -> FactorRule:
-    """x, dim, index (as above), source: parts of the index add up."""
-    names, index = _along(op, types)
-    dim = dim_of(op, 1, "dim", 0, len(names))
-    source = (*names[:dim], "i", *names[dim + 1 :])
-    return FactorRule(
-        operands=(names, index, source),
-        results=(names,),
-        whole=frozenset({names[dim]}),
-        addends=frozenset({0}),
-        linear=(frozenset({0, 2}),),
-    )
+    """x, dim, index as of take_along, source: the rule of index_add but for the index."""
+    added = _along_index(op, types, adds=True)
+    names, _, source = added.operands
+    return replace(added, operands=(names, _along(op, types, source), source))
 
 
-def _along(op: Op, types: Types) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Factors of x, and of an index into one of its dims that is widened to the others."""
+def _along(op: Op, types: Types, looked_up: tuple[str, ...]) -> tuple[str, ...]:
+    """The factors of an index that is broadcast to what it looks up, whose factors are given."""
     x, index = shape_of(op, types, 0), shape_of(op, types, 1)
-    names = labels(len(x))
-    dim = dim_of(op, 1, "dim", 0, len(x))
-    return names, tuple("i" if d == dim else names[d] if index[d] == extent else "" for d, extent in enumerate(x))
+    return tuple(f if f == "i" or index[d] == x[d] else "" for d, f in enumerate(looked_up))
 
 
 def _index_select(op: Op, types: Types) -> FactorRule:

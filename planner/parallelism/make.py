@@ -267,9 +267,9 @@ def _bounds(job: Job, graph_of: Callable[[int], LogicalGraph], options: PlanOpti
 
 
 def _surely_binds(job: Job, graph: LogicalGraph, options: PlanOptions, time_limit: TimeLimit) -> bool:
-    """Whether memory binds in a long model, judged by the cheapest layouts of its blocks; the search without a memory limit is then skipped.
+    """Whether the quickest layouts of a long model exceed a device's memory, as its blocks show; the search without a memory limit is skipped then.
 
-    False: it does not bind, or is not judged: short models, other methods than exact, several kinds of device.
+    False: they do not, or it is not asked: short models, other methods than exact, several kinds of device.
     """
     if options.method is not Method.EXACT or job.cluster.parts or len(graph.ops) <= _LONG:
         return False
@@ -309,34 +309,36 @@ _SHARE_OF_A_SHAPE = 0.25
 def _would_fit(
     graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster: Cluster, options: PlanOptions, time_limit: TimeLimit
 ) -> str:
-    """The smallest multiple of the cluster, by doubling, on which some shape holds no more than the devices have; the largest is asked first, as
-    most models that do not fit there fit on none."""
+    """The end of a refusal: the smallest multiple of the cluster, by doubling, on whose devices a shape of one stage may fit, or that there is none.
+
+    The largest is asked about first: where it is too small, the others are not bounded.
+    """
     if cluster.parts:
         return f"every device is planned for as if it had the least memory of {cluster.name}: use more stages, or more devices"
-    nodes = [cluster.num_nodes << doubling for doubling in range(1, _DOUBLINGS + 1)]
+    nic = cluster.nic if cluster.nic is not None else cluster.node
+    *smaller, largest = (replace(cluster, num_nodes=cluster.num_nodes << doubling, nic=nic) for doubling in range(1, _DOUBLINGS + 1))
+    fitting = partial(_shape_that_fits, graph_of, batch_size, options=options, time_limit=time_limit)
     try:
-        if _shape_that_fits(graph_of, batch_size, cluster, nodes[-1], options, time_limit) is not None:
-            for number in nodes:
-                shape = _shape_that_fits(graph_of, batch_size, cluster, number, options, time_limit)
-                if shape is not None:
-                    devices = number * cluster.num_devices // cluster.num_nodes
-                    return f"the states alone would fit on {number} such nodes ({devices} devices, mesh {by(shape.mesh)})"
+        last = fitting(largest)
+        if last is None:
+            return f"not even {largest.num_nodes} such nodes would do: use devices with more memory"
+        found = next(((some, shape) for some in smaller if (shape := fitting(some)) is not None), (largest, last))
     except NotFoundInTime:
         return f"how many such nodes would do was not found in {time_limit.seconds:g} s: give more seconds to learn it"
-    return f"not even {nodes[-1]} such nodes would do: use devices with more memory"
+    enough, shape = found
+    return f"the states alone would fit on {enough.num_nodes} such nodes ({enough.num_devices} devices, mesh {by(shape.mesh)})"
 
 
 def _shape_that_fits(
-    graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster: Cluster, nodes: int, options: PlanOptions, time_limit: TimeLimit
+    graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster: Cluster, *, options: PlanOptions, time_limit: TimeLimit
 ) -> Shape | None:
-    """Of so many nodes a shape of one stage that may hold no more than the devices have.
+    """A shape of one stage whose lower bound on a device's bytes is within the device's memory; None: there is none among those tried.
 
     Raises:
         NotFoundInTime: the time is up.
     """
-    larger = replace(cluster, num_nodes=nodes, nic=cluster.nic if cluster.nic is not None else cluster.node)
-    wanted = shapes(batch_size, larger, micro_batches=options.micro_batches, stages=1)
-    bounds = ShapeBounds(graph_of, batch_size, larger, parse_pins(options.pins), time_limit=time_limit)
+    wanted = shapes(batch_size, cluster, micro_batches=options.micro_batches, stages=1)
+    bounds = ShapeBounds(graph_of, batch_size, cluster, parse_pins(options.pins), time_limit=time_limit)
     for shape in wanted[:: max(1, len(wanted) // 4)]:
         try:
             if bounds.of(shape).smallest.held_bytes <= cluster.device.memory_bytes:

@@ -79,8 +79,9 @@ class ShapeSearch:
     _undecided_s: list[float] = field(default_factory=list)
     """Bounds of shapes of which no plan was found in time."""
     _put_off: list[Entry] = field(default_factory=list)
+    """Shapes that wait for the first plan."""
     _all_unfit: bool = False
-    """Nothing was left but shapes that were put off: none is any more."""
+    """Only shapes that were put off were left, without a plan: none is put off any more."""
 
     def best(self, candidates: Sequence[Shape]) -> tuple[Shape, float]:
         """(the best shape, lower bound over all shapes in seconds); when the time is up, or when interrupted, the best so far.
@@ -139,7 +140,11 @@ class ShapeSearch:
 
     def _open_s(self) -> list[float]:
         """Lower bounds for the shapes without a known plan: the least of the queue, and those of shapes of which none was found in time."""
-        return [least_s for least_s, *_ in self._queue[:1] + self._put_off] + self._undecided_s
+        return [self._open_least_s(), *self._undecided_s]
+
+    def _open_least_s(self) -> float:
+        """The least bound of the queue and of the shapes that were put off; infinite: there is none."""
+        return min((least_s for least_s, *_ in self._queue[:1] + self._put_off), default=inf)
 
     def _work_until(self, place: int) -> bool:
         """Take shapes from the queue until none can be better than the one in that place by more than ``gap``; False: interrupted."""
@@ -148,15 +153,16 @@ class ShapeSearch:
             if is_up and self._worked:
                 break
             if self.bounds.time_limit.is_cancelled:
-                raise NotFoundInTime("the search was cancelled before a shape was worked out", self._queue[0][0])
+                raise NotFoundInTime("the search was cancelled before a shape was worked out", self._open_least_s())
             if not is_up:
                 self._ahead.start(self._queue, bound_whole=self._may_dismiss(place))
             least_s, shape, bound_kind, memory_binds = heapq.heappop(self._queue)
+            is_closest = bound_kind is BoundKind.WHOLE_MODEL or (bound_kind is BoundKind.WITHIN_MEMORY and not self._may_dismiss(place))
+            if (is_up or is_closest) and self._may_not_fit(shape):
+                self._put_off.append((least_s, shape, bound_kind, memory_binds))
+                continue
             try:
-                if is_up or bound_kind is BoundKind.WHOLE_MODEL or (bound_kind is BoundKind.WITHIN_MEMORY and not self._may_dismiss(place)):
-                    if self._may_not_fit(shape):
-                        self._put_off.append((least_s, shape, bound_kind, memory_binds))
-                        continue
+                if is_up or is_closest:
                     self._work_out(least_s, shape, memory_binds)
                 else:
                     self._bound(least_s, shape, bound_kind, memory_binds, self._limit_s(place) * (1 - self.gap))
@@ -171,12 +177,14 @@ class ShapeSearch:
                 self._refuse_by(error)
             if self.on_progress is not None:
                 step_s = self._limit_s(1)
-                self.on_progress(str(shape), step_s, min(step_s, *(entry[0] for entry in self._queue[:1] + self._put_off), step_s))
+                self.on_progress(str(shape), step_s, min(step_s, self._open_least_s()))
         return True
 
     def _least_is_open(self, place: int) -> bool:
-        """Whether the shape with the least bound could be better than the one in that place by more than ``gap``.  Shapes that were put off come
-        back once there is a plan, or nothing else."""
+        """Whether the queue's least bound is better than the step of that place by more than ``gap``.
+
+        Shapes that were put off come back into the queue before, once there is a plan or nothing else is left.
+        """
         if self._put_off and (self._worked or not self._queue):
             for entry in self._put_off:
                 heapq.heappush(self._queue, entry)
@@ -185,7 +193,7 @@ class ShapeSearch:
         return bool(self._queue) and self._queue[0][0] < self._limit_s(place) * (1 - self.gap)
 
     def _may_not_fit(self, shape: Shape) -> bool:
-        """Whether there is no plan, and a shape was given up whose devices get no more samples at once."""
+        """Whether to put a shape off: there is no plan, and one whose devices hold as few or fewer samples per micro-batch did not fit."""
         if self._worked or self._all_unfit:
             return False
         return self._samples_at_once(shape) >= min(map(self._samples_at_once, self.given_up), default=inf)

@@ -54,7 +54,7 @@ def contention_left_out(cost: CostModel) -> str:
 
 @dataclass(slots=True)
 class CheckedPrices:
-    """Seconds per act and per message, each checked to be finite and 0 or more.
+    """A cost model's durations of acts and messages in seconds; a negative or infinite one is refused.
 
     Asks the cost model at most once per task and rank, once per task whose acts it says are equal, and once per pair of ranks.
     """

@@ -110,8 +110,7 @@ def pick(x: Tensor, dim: int, index: Tensor, slots: Tensor, extent: int) -> Tens
 
 def place(source: Tensor, dim: int, index: Tensor, slots: Tensor, extent: int, step: int = 1) -> Tensor:
     """Zeros with ``source`` added at ``index`` along dim, of which the result holds ``slots`` of ``extent``."""
-    shape = list(source.shape)
-    shape[dim] = slots.shape[0] * step
+    shape = _with_extent(source, dim, slots.shape[0] * step)
     if shape[dim] != extent:
         mine, index = mine_of(index, slots, shape[dim], extent)
         source = torch.where(mine, source, 0)
@@ -120,14 +119,19 @@ def place(source: Tensor, dim: int, index: Tensor, slots: Tensor, extent: int, s
 
 def take_along(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """torch.gather(x, dim, index) with the index widened to x in all other dims."""
-    shape = list(x.shape)
-    shape[dim] = index.shape[dim]
-    return torch.gather(x, dim, index.expand(shape))
+    return torch.gather(x, dim, index.expand(_with_extent(x, dim, index.shape[dim])))
 
 
 def add_along(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """torch.scatter_add(x, dim, index, source) with the index widened to the source."""
     return torch.scatter_add(x, dim, index.expand(source.shape), source)
+
+
+def _with_extent(x: Tensor, dim: int, extent: int) -> list[int]:
+    """The shape of x with another extent in one dim."""
+    shape = list(x.shape)
+    shape[dim] = extent
+    return shape
 
 
 def mine_of(index: Tensor, slots: Tensor, count: int, extent: int) -> tuple[Tensor, Tensor]:
@@ -191,15 +195,11 @@ def _pick_type(x: Tensor, dim: int, index: Tensor, slots: Tensor, extent: int) -
 
 
 def _place_type(source: Tensor, dim: int, index: Tensor, slots: Tensor, extent: int, step: int = 1) -> Tensor:
-    shape = list(source.shape)
-    shape[dim] = slots.shape[0] * step
-    return source.new_empty(shape)
+    return source.new_empty(_with_extent(source, dim, slots.shape[0] * step))
 
 
 def _take_along_type(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    shape = list(x.shape)
-    shape[dim] = index.shape[dim]
-    return x.new_empty(shape)
+    return x.new_empty(_with_extent(x, dim, index.shape[dim]))
 
 
 def _add_along_type(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:

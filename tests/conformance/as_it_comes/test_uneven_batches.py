@@ -79,7 +79,7 @@ LOSSES: dict[str, Loss] = {
 CHEAP = {("ignored targets", "stages of data"), ("mean square", "three micro-batches")}
 
 
-def _equals_plain_pytorch(program: Program, way: str, performer: regista.Performer = regista.Performer.REFERENCE) -> regista.Plan:
+def assert_equals_plain_pytorch(program: Program, way: str, performer: regista.Performer = regista.Performer.REFERENCE) -> regista.Plan:
     devices, options = WAYS[way]
     plan = regista.plan(program, f"local:{devices}", **options)
     outcome = regista.run(plan, program, steps=STEPS, performer=performer, gradients=True)
@@ -93,7 +93,7 @@ def _equals_plain_pytorch(program: Program, way: str, performer: regista.Perform
     [pytest.param(name, way, marks=() if (name, way) in CHEAP else pytest.mark.thorough) for name in LOSSES for way in WAYS],
 )
 def test_a_batch_that_does_not_divide_trains_as_plain_pytorch_trains_it_whole(name: str, way: str) -> None:
-    _equals_plain_pytorch(Program(Tagger(), (X, TARGETS), LOSSES[name], SGD(lr=0.1)), way)
+    assert_equals_plain_pytorch(Program(Tagger(), (X, TARGETS), LOSSES[name], SGD(lr=0.1)), way)
 
 
 @pytest.mark.thorough
@@ -120,20 +120,24 @@ def test_zero_alone_pads_no_batch_that_is_smaller_than_the_devices() -> None:
 
 @pytest.mark.parametrize("way", ["data", *(pytest.param(way, marks=pytest.mark.thorough) for way in ("zero 1", "zero 3"))])
 def test_batch_norm_of_one_padded_micro_batch_sees_its_own_samples_alone(way: str) -> None:
-    _equals_plain_pytorch(Program(Pixels(), (IMAGES, CLASSES), F.cross_entropy, SGD(lr=0.1)), way)
+    assert_equals_plain_pytorch(Program(Pixels(), (IMAGES, CLASSES), F.cross_entropy, SGD(lr=0.1)), way)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_threads_train_a_batch_that_does_not_divide(way: str) -> None:
-    _equals_plain_pytorch(Program(Tagger(), (X, TARGETS), LOSSES["two means and a rest"], AdamW(lr=1e-2)), way, regista.Performer.THREADS)
+    assert_equals_plain_pytorch(
+        Program(Tagger(), (X, TARGETS), LOSSES["two means and a rest"], AdamW(lr=1e-2)), way, regista.Performer.THREADS
+    )
 
 
 @pytest.mark.thorough
 @pytest.mark.processes
 @pytest.mark.parametrize("way", ["data", "zero 3", "stages"])
 def test_processes_train_a_batch_that_does_not_divide(way: str) -> None:
-    _equals_plain_pytorch(Program(Tagger(), (X, TARGETS), LOSSES["two means and a rest"], AdamW(lr=1e-2)), way, regista.Performer.GLOO)
+    assert_equals_plain_pytorch(
+        Program(Tagger(), (X, TARGETS), LOSSES["two means and a rest"], AdamW(lr=1e-2)), way, regista.Performer.GLOO
+    )
 
 
 def test_a_plan_that_counts_padded_samples_is_seen_by_this_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +145,7 @@ def test_a_plan_that_counts_padded_samples_is_seen_by_this_comparison(monkeypatc
     ours = PaddedProgram.batch
     monkeypatch.setattr(PaddedProgram, "batch", lambda self, step: (*ours(self, step)[:-1], torch.ones(9)))
     with pytest.raises(AssertionError):
-        _equals_plain_pytorch(program, "three micro-batches")
+        assert_equals_plain_pytorch(program, "three micro-batches")
 
 
 @pytest.mark.parametrize(

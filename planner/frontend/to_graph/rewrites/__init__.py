@@ -1,5 +1,9 @@
-"""Rewrites of a traced micro-batch: dropouts that keep nothing, batched products with their dims, attention that reads shared heads as
-they are, look-ups by an index that is as large as what it says.
+"""Rewrites of a traced micro-batch into ops that keep or read less than the traced ones, with the same results.
+
+unfolded               batched products keep their batch dims
+dropped                a dropout is one op that draws its mask again in the backward pass
+with_shared_heads      attention reads grouped keys and values without repeating them
+with_narrow_indices    gather and scatter_add read an index before it is expanded
 """
 
 from planner.frontend.to_graph.rewrites.dropout import dropped

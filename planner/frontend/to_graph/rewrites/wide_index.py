@@ -30,16 +30,16 @@ def with_narrow_indices(body: Body) -> Body:
 
 
 def _narrow(op: Op, makers: Mapping[str, Op], types: Mapping[str, TensorType]) -> Op | None:
-    """The same look-up by the index before it was widened; None: this is none, or its index covers only a part of x in another dim."""
+    """A gather or scatter_add whose index is an ``expand`` over all other dims of x, as an op that takes what was expanded; None: of any other op."""
     target = _TARGETS.get(op.target)
     if target is None or not isinstance(dim := op.args[1], int) or not isinstance(wide := op.args[2], Ref):
         return None
-    expand, x = makers.get(wide.value), types[op.inputs[0]].shape
+    expand, looked_up = makers.get(wide.value), list(types[op.inputs[0]].shape)
     if expand is None or expand.target != _EXPAND:
         return None
     (narrow,), index = expand.inputs, types[wide.value].shape
-    looked_up = (*x[: dim % len(x)], index[dim % len(x)], *x[dim % len(x) + 1 :])
-    if types[narrow].ndim != len(x) or types[narrow].shape[dim] != index[dim] or index != looked_up:
+    looked_up[dim] = index[dim]
+    if types[narrow].ndim != len(index) or types[narrow].shape[dim] != index[dim] or list(index) != looked_up:
         return None
     source = op.args[3:4] if target == ADD_ALONG else ()
     if any(not isinstance(arg, Ref) or types[arg.value].shape != index for arg in source):
