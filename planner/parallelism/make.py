@@ -147,7 +147,7 @@ def _best_plans(
     def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
         fixed = _pinned(options, shape)
         share_s = options.seconds * _SHARE_OF_A_SHAPE
-        # Once the time is up, only the first shape is worked out, for its share, so that there is a plan.
+        # Once the time is up, shapes are worked out until one is, each for its share, so that there is a plan.
         limit = TimeLimit(share_s, time_limit.clock) if time_limit.is_up() else time_limit.part(share_s)
         graph = graph_of(shape.micro_batches)
         plan = plan_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=partial(bounds.s_per_byte, shape), time_limit=limit)
@@ -179,6 +179,7 @@ def _best_plans(
         gap=_SHAPE_GAP,
         bound_whole=bound_whole if options.method is Method.EXACT else None,
         on_progress=on_shape,
+        reserve_s=0.0 if options.seconds == inf else options.seconds * _SHARE_OF_A_SHAPE,
     )
     other = None
     if runner_up:

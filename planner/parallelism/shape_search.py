@@ -7,8 +7,8 @@ bounded by its whole model before it is worked out.
 A shape of which no plan that was tried fits tells that others may not fit either: while there is no plan, shapes whose devices get as many samples
 at once are put off.
 
-When the time limit of the bounds is up, no further bound is computed.  If no shape has been worked out by then, the one with the least
-bound is worked out, and the search ends.
+When the time limit of the bounds is up, no further bound is computed.  While there is no plan, that is so ``reserve_s`` before: the one with the
+least bound is worked out then.  Once there is a plan, no shape is worked out in less time than the longest one took; the search ends instead.
 
 A shape that could be better than the best one by less than the share ``gap`` is not worked out; the bound over all shapes shows how much that
 may cost.
@@ -60,6 +60,7 @@ class ShapeSearch:
     gap: a shape that could be better by at most this share of the best step is not worked out.
     given_up: shape -> its bound in seconds, of shapes of which no plan that was tried fits, which does not prove that none does; the bound over all
         shapes leaves them out.
+    reserve_s: seconds before the end of the time from which on, without a plan, shapes are worked out and no longer bounded.
     """
 
     bounds: ShapeBounds
@@ -70,6 +71,7 @@ class ShapeSearch:
     on_progress: ShapeWatch | None = None
     ahead: Callable[[ShapeBounds, WholeBounds, Sequence[Shape]], Ahead] = Ahead
     given_up: dict[Shape, float] = field(default_factory=dict)
+    reserve_s: float = 0.0
     _ahead: Ahead = field(init=False)
     _queue: list[Entry] = field(default_factory=list)
     _entered: set[Shape] = field(default_factory=set)
@@ -80,6 +82,8 @@ class ShapeSearch:
     """Bounds of shapes of which no plan was found in time."""
     _put_off: list[Entry] = field(default_factory=list)
     """Shapes that wait for the first plan."""
+    _longest_s: float = 0.0
+    """What working out a shape took at most."""
     _all_unfit: bool = False
     """Only shapes that were put off were left, without a plan: none is put off any more."""
 
@@ -149,15 +153,19 @@ class ShapeSearch:
     def _work_until(self, place: int) -> bool:
         """Take shapes from the queue until none can be better than the one in that place by more than ``gap``; False: interrupted."""
         while self._least_is_open(place):
-            is_up = self.bounds.time_limit.is_up()
+            left_s = self.bounds.time_limit.remaining_s()
+            is_up = left_s <= (0.0 if self._worked else self.reserve_s)
             if is_up and self._worked:
                 break
             if self.bounds.time_limit.is_cancelled:
                 raise NotFoundInTime("the search was cancelled before a shape was worked out", self._open_least_s())
             if not is_up:
                 self._ahead.start(self._queue, bound_whole=self._may_dismiss(place))
-            least_s, shape, bound_kind, memory_binds = heapq.heappop(self._queue)
+            least_s, shape, bound_kind, memory_binds = self._queue[0]
             is_closest = bound_kind is BoundKind.WHOLE_MODEL or (bound_kind is BoundKind.WITHIN_MEMORY and not self._may_dismiss(place))
+            if is_closest and self._worked and left_s < self._longest_s:
+                break
+            heapq.heappop(self._queue)
             if (is_up or is_closest) and self._may_not_fit(shape):
                 self._put_off.append((least_s, shape, bound_kind, memory_binds))
                 continue
@@ -208,6 +216,7 @@ class ShapeSearch:
     def _work_out(self, least_s: float, shape: Shape, memory_binds: bool) -> None:
         if not self.bounds.time_limit.is_up():
             self._ahead.start(self._queue, anew=True, bound_whole=self.bound_whole is not None)
+        began_s = self.bounds.time_limit.elapsed_s()
         try:
             step_s, bound_s = self.work_out(shape, memory_binds)
         except NotFoundInTime:
@@ -216,6 +225,8 @@ class ShapeSearch:
         except OutOfMemory:
             self.given_up[shape] = least_s
             raise
+        finally:
+            self._longest_s = max(self._longest_s, self.bounds.time_limit.elapsed_s() - began_s)
         self._worked[shape] = step_s, max(bound_s, least_s)
 
     def _enter(self, least_s: float, shape: Shape) -> None:

@@ -99,6 +99,35 @@ def test_with_no_time_at_all_the_shape_of_the_least_bound_is_worked_out_and_no_o
     assert bound_s == late.roofline_s(best) <= min(steps().values())
 
 
+def test_without_a_plan_bounds_end_so_early_that_a_shape_can_be_worked_out_in_time() -> None:
+    clock, worked = ManualClock(), list[Shape]()
+    limit = TimeLimit(100.0, clock)
+    clock.now_s = 75.0
+
+    def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
+        worked.append(shape)
+        clock.now_s = 100.0
+        return 1e3, 0.0
+
+    late = bounds(limit)
+    best, bound_s = ShapeSearch(late, work_out, reserve_s=25.0).best(candidates())
+    assert worked == [best] == [min(candidates(), key=late.roofline_s)]
+    assert bound_s == late.roofline_s(best)
+
+
+def test_with_a_plan_no_shape_is_worked_out_in_less_time_than_the_longest_one_took() -> None:
+    clock, worked = ManualClock(), list[Shape]()
+
+    def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
+        worked.append(shape)
+        clock.now_s += 20.0
+        return 2 * max(steps().values()), 0.0  # so that every other shape may be better
+
+    best, bound_s = ShapeSearch(bounds(TimeLimit(50.0, clock)), work_out).best(candidates())
+    assert len(worked) == 2 and best == worked[0]
+    assert bound_s <= min(steps().values())
+
+
 @pytest.mark.parametrize("looks", [0, 1, 5, 20, 80])
 def test_wherever_the_time_ends_no_shape_is_better_than_the_bound(looks: int) -> None:
     search = ShapeSearch(bounds(TimeLimit(looks, ManualClock(1.0))), lambda shape, _: (steps()[shape], 0.0))
