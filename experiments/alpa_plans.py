@@ -32,8 +32,7 @@ from planner.ir.cluster import Cluster
 from planner.ir.plan import Plan
 from planner.parallelism.share import EqualShare
 from planner.search.bounds.pieces import PieceSearch, model_pieces
-from planner.search.layout_costs import LayoutCosts
-from planner.search.strategies import StrategySets
+from planner.search.formulation import MeshTools
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 
@@ -153,7 +152,7 @@ def bound_s(program: Program, cluster: Cluster, published: Published) -> float:
     for stage, (size, depth) in enumerate(zip(devices, layers, strict=True)):
         whole, turn = inf, inf
         for mesh in meshes(size, cluster.devices_per_node, 2):
-            tools = (LayoutCosts(cluster, mesh), StrategySets(mesh))
+            tools = MeshTools.of(cluster, mesh)
             for recompute in (False, True):
                 models = [PieceSearch(piece, mesh, cluster, (), m, len(devices) - stage, tools) for piece in pieces_of[recompute]]
                 blocks = [model for model in models if model.times > 1]

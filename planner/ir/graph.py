@@ -12,7 +12,7 @@ That, and nothing else, is what a pipelined or data-parallel Plan must equal (HI
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -250,7 +250,11 @@ class LogicalGraph:
         """The values of ``outputs``."""
         return frozenset(output.value for output in self.outputs)
 
-    def producers(self) -> dict[str, Op]:
+    def producers(self) -> Mapping[str, Op]:
+        return self._producers
+
+    @cached_property
+    def _producers(self) -> Mapping[str, Op]:
         return {out: op for op in self.ops for out in op.outputs if out is not None}
 
     def input_of(self, value: str) -> GraphInput | None:
@@ -267,8 +271,12 @@ class LogicalGraph:
         passes = (op for op in self.ops if op.role.per_micro_batch) if copied else ()
         return frozenset(copied.difference(value for op in passes for value in op.inputs))
 
-    def consumers(self) -> dict[str, list[Op]]:
+    def consumers(self) -> Mapping[str, Sequence[Op]]:
         """Value id -> ops that read it, each op once."""
+        return self._consumers
+
+    @cached_property
+    def _consumers(self) -> Mapping[str, Sequence[Op]]:
         readers: dict[str, list[Op]] = {value: [] for value in self.values}
         for op in self.ops:
             for value in dict.fromkeys(op.inputs):

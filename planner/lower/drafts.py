@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.ir.cluster import Cluster
@@ -50,7 +50,7 @@ class Drafts:
     cluster: Cluster
     mesh: tuple[int, ...]
     micro_batches: int
-    producers: dict[str, Op] = field(init=False)
+    producers: Mapping[str, Op] = field(init=False)
     inputs: dict[str, GraphInput] = field(init=False)
     instances: dict[tuple[str, int, NdSbp, UnshardScope | None], Instance] = field(default_factory=dict)
     ops: dict[str, Op] = field(init=False)

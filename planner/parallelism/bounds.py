@@ -178,11 +178,8 @@ class ShapeBounds:
         return self._searches(self._pieces_of(shape), shape, acts_per_step, flight)
 
     def _searches(self, pieces: Sequence[ModelPiece], shape: Shape, acts_per_step: int, flight: int) -> list[PieceSearch]:
-        costs_and_strategies = self.memory.tools(self.cluster, shape.mesh)
-        return [
-            PieceSearch(piece, shape.mesh, self.cluster, self.pins, acts_per_step, flight, costs_and_strategies, self.time_limit)
-            for piece in pieces
-        ]
+        tools = self.memory.tools(self.cluster, shape.mesh)
+        return [PieceSearch(piece, shape.mesh, self.cluster, self.pins, acts_per_step, flight, tools, self.time_limit) for piece in pieces]
 
     def roofline_s(self, shape: Shape) -> float:
         """(1) in seconds; with an even cut the fullest stage holds at least its share of each piece's blocks, rounded up to whole ones."""

@@ -1,9 +1,9 @@
 """What searches share: worked out once, and looked up by value, so that a search of another cluster, shape or size begins with it.
 
-costs and strategies      by cluster and mesh; strategies by mesh alone, seconds of ops by device and mesh        -> SearchMemory.tools()
-pieces of a model         by the content of its graph                                                            -> SearchMemory.pieces()
-graphs with stages        by the content of the graph, the stages and what is recomputed                         -> SearchMemory.staged()
-what is recomputed        by the content of the graph, what is asked for, and the device                         -> SearchMemory.again()
+prices of layouts         by cluster and mesh; strategies and layout sets by mesh alone, seconds of ops by device and mesh       -> SearchMemory.tools()
+pieces of a model         by the content of its graph                                                                           -> SearchMemory.pieces()
+graphs with stages        by the content of the graph, the stages and what is recomputed                                        -> SearchMemory.staged()
+what is recomputed        by the content of the graph, what is asked for, and the device                                        -> SearchMemory.again()
 
 Nothing that is kept depends on what was searched before, so a search that begins with it finds what a search without it finds.
 """
@@ -19,6 +19,7 @@ from planner.ir.cluster import Cluster, DeviceSpec
 from planner.ir.graph import LogicalGraph
 from planner.ir.text import content_id
 from planner.search.bounds.pieces import ModelPiece, model_pieces
+from planner.search.formulation import LayoutSets, MeshTools
 from planner.search.layout_costs import LayoutCosts
 from planner.search.strategies import StrategySet, StrategySets
 from planner.solve.problem import Floats
@@ -36,8 +37,8 @@ _Value = TypeVar("_Value")
 class SearchMemory:
     """What several searches share.  It grows with what was searched; give it to searches of one program."""
 
-    _costs: dict[tuple[Cluster, _Mesh], LayoutCosts] = field(default_factory=dict)
-    _strategies: dict[_Mesh, StrategySets] = field(default_factory=dict)
+    _tools: dict[tuple[Cluster, _Mesh], MeshTools] = field(default_factory=dict)
+    _sets: dict[_Mesh, tuple[StrategySets, LayoutSets]] = field(default_factory=dict)
     _ops_s: dict[tuple[DeviceSpec, _Mesh], dict[StrategySet, Floats]] = field(default_factory=dict)
     _pieces: dict[tuple[str, frozenset[str]], tuple[ModelPiece, ...]] = field(default_factory=dict)
     _again: dict[tuple[str, str, DeviceSpec], OpsAgain] = field(default_factory=dict)
@@ -45,11 +46,11 @@ class SearchMemory:
     _last: tuple[LogicalGraph, str] | None = None
     """The graph that was asked about last, and its content id: one graph is asked about several times in a row."""
 
-    def tools(self, cluster: Cluster, mesh: tuple[int, ...]) -> tuple[LayoutCosts, StrategySets]:
-        """The costs and strategies of a mesh, as build_model takes them."""
+    def tools(self, cluster: Cluster, mesh: tuple[int, ...]) -> MeshTools:
+        """The costs, strategies and layout sets of a mesh, as build_model takes them."""
+        sets = _once(self._sets, mesh, lambda: (StrategySets(mesh), LayoutSets(mesh)))
         ops_s = self._ops_s.setdefault((cluster.device, mesh), {})
-        costs = _once(self._costs, (cluster, mesh), lambda: LayoutCosts(cluster, mesh, ops_s))
-        return costs, _once(self._strategies, mesh, lambda: StrategySets(mesh))
+        return _once(self._tools, (cluster, mesh), lambda: MeshTools(LayoutCosts(cluster, mesh, ops_s), *sets))
 
     def graph_id(self, graph: LogicalGraph) -> str:
         """The graph's content id, which for a model of 96 layers takes a quarter of a second."""

@@ -67,7 +67,7 @@ class StrategySet:
 class StrategySets:
     """Strategy sets by op shape, for one mesh.
 
-    attended: what the search takes of a set of attention, by the way that is asked for (planner.search.formulation.op_strategies).
+    narrowed: what the search takes of a set, by what is asked of the op (planner.search.formulation.op_strategies).
     """
 
     def __init__(self, mesh: tuple[int, ...]) -> None:
@@ -75,7 +75,7 @@ class StrategySets:
         self._by_shape: dict[tuple[object, ...], StrategySet] = {}
         self._by_op: dict[tuple[int, int], tuple[Op, Mapping[str, TensorType], StrategySet]] = {}
         """By identity of the op and of its graph's types, which are held so that no others come to lie at their addresses."""
-        self.attended: dict[tuple[StrategySet, str], StrategySet] = {}
+        self.narrowed: dict[tuple[StrategySet, object], StrategySet] = {}
 
     def of(self, op: Op, types: Mapping[str, TensorType]) -> StrategySet:
         """Every strategy of the op.

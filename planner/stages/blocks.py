@@ -14,12 +14,14 @@ of the forward op whose gradient it computes, an accumulation or an update to th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from planner.ir.graph import LogicalGraph, Op, Role
 
 __all__ = ["block_of", "blocks_of", "num_blocks", "unshard_unit"]
 
 
+@cache
 def block_of(module: str) -> str:
     """The numbered block in which a module lies, "" outside of blocks.
 

@@ -70,12 +70,11 @@ class Appended:
     def __init__(self, update: Update, ops: Iterable[Op], inputs: Iterable[GraphInput], types: Mapping[str, TensorType]) -> None:
         self._update, self._group_of = update, update.group_of
         self.ops, self.inputs, self.types = list(ops), list(inputs), dict(types)
+        self._copies: dict[str | None, list[GraphInput]] = {}  # parameter -> its working copies
+        for given in self.inputs:
+            self._copies.setdefault(given.copy_of, []).append(given)
         self.updates: dict[str, str] = {}
         self._gradients: dict[str, str] = {}  # parameter -> what was made of its gradient so far
-
-    def _copies(self, parameter: str) -> list[GraphInput]:
-        """The working copies of a parameter."""
-        return [given for given in self.inputs if given.copy_of == parameter]
 
     def accumulate(self, value: str, total: str, module: str) -> None:
         """The mean of a value over the micro-batches."""
@@ -233,7 +232,7 @@ class Appended:
         if self._update.loss_scaling is not None:
             new = self._kept_where_skipped(new, name.rpartition(".")[0])
         self.updates |= new
-        for copy in self._copies(parameter):
+        for copy in self._copies.get(parameter, ()):
             made = f"updated:{copy.name}"
             cast = (("dtype", Dt(self.types[copy.value].dtype)),)
             self._append(

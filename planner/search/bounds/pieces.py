@@ -13,11 +13,10 @@ from functools import cached_property, partial
 
 from planner.ir.cluster import Cluster
 from planner.ir.graph import GraphInput, InputKind, LogicalGraph, Op, Role
-from planner.search.formulation import build_model
-from planner.search.layout_costs import LayoutCosts
+from planner.search.formulation import MeshTools, build_model
 from planner.search.model import SearchModel
 from planner.search.pins import Pin, applicable
-from planner.search.strategies import StrategySets, op_shape
+from planner.search.strategies import op_shape
 from planner.solve import Problem, Solution, solve_exactly
 from planner.solve.limited.memory import least_demand
 from planner.solve.problem import Ints, NotFoundInTime
@@ -75,7 +74,7 @@ class PieceSearch:
 
     Args:
         micro_batches: m, how often the part per micro-batch counts.   in_flight: micro-batches that wait for their backward pass.
-        tools: costs and strategies of the mesh, which all pieces share.
+        tools: of the mesh, which all pieces share.
         time_limit: of all searches of this piece; a bound that it ends is lower than the optimum, and holds.
     """
 
@@ -87,7 +86,7 @@ class PieceSearch:
         pins: Sequence[Pin],
         micro_batches: int,
         in_flight: int,
-        tools: tuple[LayoutCosts, StrategySets],
+        tools: MeshTools,
         time_limit: TimeLimit = NO_LIMIT,
     ) -> None:
         staged = Staged(piece.graph, {op.id: 0 for op in piece.graph.ops}, 1)
@@ -186,8 +185,11 @@ def model_pieces(graph: LogicalGraph, *, recompute: bool | Collection[str] = Fal
     for op in graph.ops:
         members.setdefault(block[op.id], []).append(op)
     groups: dict[tuple[object, ...], list[str]] = {}
+    replaced_by: dict[str, list[str]] = {}
+    for old, new in graph.updates.items():
+        replaced_by.setdefault(new, []).append(old)
     for name, ops in members.items():
-        groups.setdefault(_content(graph, ops), []).append(name)
+        groups.setdefault(_content(graph, ops, replaced_by), []).append(name)
     backward_reads, forward_reads = (_read_elsewhere(graph, block, role) for role in (Role.BACKWARD, Role.FORWARD))
     return tuple(
         ModelPiece(
@@ -216,8 +218,8 @@ def _read_elsewhere(graph: LogicalGraph, block: Mapping[str, str], role: Role) -
     return frozenset(v for op in graph.ops if op.role is role for v in op.inputs if made_in.get(v, block[op.id]) != block[op.id])
 
 
-def _content(graph: LogicalGraph, ops: Sequence[Op]) -> tuple[object, ...]:
-    """A key that two pieces share exactly if they are equal up to names."""
+def _content(graph: LogicalGraph, ops: Sequence[Op], replaced_by: Mapping[str, Sequence[str]]) -> tuple[object, ...]:
+    """A key that two pieces share exactly if they are equal up to names.   replaced_by: new value -> states that become it."""
     number: dict[str, int] = {}
     lines: list[object] = []
     for op in ops:
@@ -225,7 +227,7 @@ def _content(graph: LogicalGraph, ops: Sequence[Op]) -> tuple[object, ...]:
         makes = tuple(number.setdefault(v, len(number)) if v else -1 for v in op.outputs)
         entering = tuple(i.kind if (i := graph.input_of(v)) is not None else None for v in op.inputs)
         lines.append((op_shape(op, graph.values), op.role, reads, makes, entering))
-    updated = tuple(sorted((number[old], number[new]) for old, new in graph.updates.items() if old in number and new in number))
+    updated = tuple(sorted((number[old], number[new]) for new in number for old in replaced_by.get(new, ()) if old in number))
     return (tuple(lines), updated)
 
 

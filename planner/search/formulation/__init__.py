@@ -1,5 +1,7 @@
 """The choice problem of a staged graph: its strategies, their costs, and the memory that they hold."""
 
 from planner.search.formulation.build import build_model
+from planner.search.formulation.layout_sets import LayoutSets
+from planner.search.formulation.mesh_tools import MeshTools
 
-__all__ = ["build_model"]
+__all__ = ["LayoutSets", "MeshTools", "build_model"]

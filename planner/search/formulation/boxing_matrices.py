@@ -9,7 +9,7 @@ import numpy as np
 from planner.boxing import kinds_in
 from planner.ir.tensor import TensorType
 from planner.search.formulation.layout_sets import LayoutSet
-from planner.search.layout_costs import LayoutCosts
+from planner.search.formulation.mesh_tools import MeshTools
 from planner.search.zero import DeliveryMode
 from planner.solve.problem import Floats
 
@@ -33,8 +33,8 @@ class Source:
 class BoxingMatrices:
     """Matrices of a problem, each computed once."""
 
-    def __init__(self, costs: LayoutCosts) -> None:
-        self._costs = costs
+    def __init__(self, tools: MeshTools) -> None:
+        self._costs, self._once = tools.costs, tools.boxing_once_s
         self._boxing: dict[tuple[object, ...], Floats] = {}
         self._regathering: dict[tuple[object, ...], Floats] = {}
 
@@ -95,7 +95,13 @@ class BoxingMatrices:
         return (self._costs.part_at(dst_stage),) if src_stage == dst_stage else (src_stage, dst_stage)
 
     def _once_s(self, source: Source, needs: LayoutSet, logical: TensorType, stage: int) -> Floats:
-        """Seconds from each of the source's layouts to each of those needed on a stage, once."""
+        """Seconds from each of the source's layouts to each of those needed on a stage, once; no problem changes them."""
+        key = (source.layouts, needs, logical, source.bucketed, source.stage == stage, self._where(source.stage, stage))
+        if key not in self._once:
+            self._once[key] = self._worked_out(source, needs, logical, stage)
+        return self._once[key]
+
+    def _worked_out(self, source: Source, needs: LayoutSet, logical: TensorType, stage: int) -> Floats:
         if source.stage == stage:
             table = self._costs.at(stage).boxing_table(logical, source.bucketed, kinds_in((*source.layouts.layouts, *needs.layouts)))
             rows = [table.index[sbp] for sbp in source.layouts.layouts]

@@ -33,16 +33,15 @@ from planner.search.context import Context
 from planner.search.formulation.boxing_matrices import BoxingMatrices, Source
 from planner.search.formulation.delivery import DeliveryRules
 from planner.search.formulation.draft import ProblemDraft
-from planner.search.formulation.layout_sets import LayoutSet, LayoutSets
+from planner.search.formulation.layout_sets import LayoutSet
 from planner.search.formulation.memory import MemoryDemands
+from planner.search.formulation.mesh_tools import MeshTools
 from planner.search.formulation.op_strategies import OpStrategies
 from planner.search.formulation.options import FormulationOptions
 from planner.search.formulation.readers import Readers
-from planner.search.layout_costs import LayoutCosts
 from planner.search.model import SearchModel
 from planner.search.pins import Pin, pinned_inputs, pinned_outputs
-from planner.search.routed import exchange_times, experts_of
-from planner.search.strategies import Strategy, StrategySets
+from planner.search.strategies import Strategy
 from planner.search.zero import DeliveryMode
 from planner.solve.per_array import PerArray
 from planner.stages import Staged
@@ -62,7 +61,7 @@ def build_model(
     *,
     limit_bytes: float = inf,
     in_flight: Sequence[int] = (),
-    tools: tuple[LayoutCosts, StrategySets] | None = None,
+    tools: MeshTools | None = None,
     zero: int | None = None,
     context: Context | None = None,
     load: ExpertLoad | None = None,
@@ -76,7 +75,7 @@ def build_model(
         limit_bytes: limit per device on states, gradients, deliveries and values saved for the backward pass; if infinite, memory is not
             counted.
         in_flight: per stage, the micro-batches that wait for their backward pass; needed if there is a limit.
-        tools: costs and strategies of this mesh and cluster, from a model built before, so that they are not computed again.
+        tools: of this mesh and cluster, which models that were built before have filled; None: new ones.
         zero: a level of planner.search.zero; None: the search chooses freely.
         context: how attention over a cut sequence is performed; None: the search chooses.
         load: of experts, at whose quantile they are priced (then tools are not used); None: even.
@@ -86,10 +85,9 @@ def build_model(
         UnknownOp: an op has no rule.   Unsupported: the pins, or the way of attention, allow no choice.
     """
     if load is not None:
-        exchanged = exchange_times(staged.graph, experts_of(staged.graph, load), mesh, load)
-        costs, strategy_sets = LayoutCosts(cluster, mesh, exchanged=exchanged), StrategySets(mesh)
-    else:
-        costs, strategy_sets = tools if tools is not None else (LayoutCosts(cluster, mesh), StrategySets(mesh))
+        tools = MeshTools.at_load(cluster, mesh, staged.graph, load)
+    elif tools is None:
+        tools = MeshTools.of(cluster, mesh)
     options = FormulationOptions(
         micro_batches=micro_batches,
         pipeline_slots=micro_batches + staged.num_stages - 1,
@@ -100,7 +98,7 @@ def build_model(
         load=load,
         saved_elsewhere=saved_elsewhere,
     )
-    return _Builder(staged, mesh, costs, strategy_sets, pins, options).build()
+    return _Builder(staged, mesh, tools, pins, options).build()
 
 
 class _Builder:
@@ -113,18 +111,17 @@ class _Builder:
         self,
         staged: Staged,
         mesh: tuple[int, ...],
-        costs: LayoutCosts,
-        strategy_sets: StrategySets,
+        tools: MeshTools,
         pins: Sequence[Pin],
         options: FormulationOptions,
     ) -> None:
-        self.staged, self.graph, self.costs, self.options = staged, staged.graph, costs, options
+        self.staged, self.graph, self.costs, self.options = staged, staged.graph, tools.costs, options
         self.whole = LayoutSet((NdSbp.broadcast(len(mesh)),))
         self.pinned = {value: LayoutSet((sbp,)) for value, sbp in pinned_inputs(self.graph, pins, mesh).items()}
         self.inputs = {i.value: i for i in self.graph.inputs}
-        self.layout_sets = LayoutSets(mesh)
-        self.strategies = OpStrategies(self.graph, strategy_sets, costs, pinned_outputs(self.graph, pins, mesh), options)
-        self.matrices = BoxingMatrices(costs)
+        self.layout_sets = tools.layout_sets
+        self.strategies = OpStrategies(self.graph, tools.strategies, tools.costs, pinned_outputs(self.graph, pins, mesh), options)
+        self.matrices = BoxingMatrices(tools)
         self.readers = Readers(staged, is_limited=options.is_limited)
         self.delivery = DeliveryRules(self.graph, self.readers, options)
         self.allows_something: PerArray[bool] = PerArray()

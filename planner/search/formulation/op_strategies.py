@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -72,7 +72,7 @@ class OpStrategies:
     def _attending(self, op: Op, legal: StrategySet) -> StrategySet:
         """Attention of long sequences may go around rings; a way that is asked for is taken."""
         types, way, mesh = self._graph.values, self._options.context, self._costs.mesh
-        known, key = self._strategy_sets.attended, (legal, "" if way is None else way.value)
+        known, key = self._strategy_sets.narrowed, (legal, way)
         if key not in known:
             strategies = legal.strategies
             if way is Context.RING or is_long(op, types):
@@ -85,16 +85,22 @@ class OpStrategies:
     def _allowed(self, op: Op) -> StrategySet:
         legal = self._strategy_sets.of(op, self._graph.values)
         if op.role is Role.ACCUMULATE and self._options.zero in (2, 3) and self._options.micro_batches > 1:
-            is_split = most_split([s.outputs[0] for s in legal.strategies])
-            legal = StrategySet(tuple(s for s, most in zip(legal.strategies, is_split, strict=True) if most))
+            legal = self._narrowed(legal, "most split", most_split([s.outputs[0] for s in legal.strategies]))
         if is_attention(op):
             legal = self._attending(op, legal)
-        pins = [(place, self._pinned[v]) for place, v in enumerate(op.outputs) if v is not None and v in self._pinned]
+        pins = tuple((place, self._pinned[v]) for place, v in enumerate(op.outputs) if v is not None and v in self._pinned)
         if not pins:
             return legal
-        agreeing = tuple(s for s in legal.strategies if all(s.outputs[place] == sbp for place, sbp in pins))
-        if not agreeing:
+        agreeing = [all(s.outputs[place] == sbp for place, sbp in pins) for s in legal.strategies]
+        if not any(agreeing):
             allowed = "; ".join(dict.fromkeys(str(s.outputs[pins[0][0]]) for s in legal.strategies))
             mesh = "x".join(map(str, self._costs.mesh))
             raise Unsupported(f"{op.where()} cannot return {pins[0][1]} on mesh {mesh}; its rule allows {allowed}")
-        return StrategySet(agreeing)
+        return self._narrowed(legal, pins, agreeing)
+
+    def _narrowed(self, legal: StrategySet, asked: object, is_taken: Sequence[bool]) -> StrategySet:
+        """The strategies that are taken; one set for all ops of a set of which the same is asked."""
+        known, key = self._strategy_sets.narrowed, (legal, asked)
+        if key not in known:
+            known[key] = StrategySet(tuple(s for s, taken in zip(legal.strategies, is_taken, strict=True) if taken))
+        return known[key]
