@@ -179,7 +179,6 @@ def _best_plans(
         gap=_SHAPE_GAP,
         bound_whole=bound_whole if options.method is Method.EXACT else None,
         on_progress=on_shape,
-        reserve_s=0.0 if options.seconds == inf else options.seconds * _SHARE_OF_A_SHAPE,
     )
     other = None
     if runner_up:

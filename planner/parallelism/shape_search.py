@@ -7,8 +7,9 @@ bounded by its whole model before it is worked out.
 A shape of which no plan that was tried fits tells that others may not fit either: while there is no plan, shapes whose devices get as many samples
 at once are put off.
 
-When the time limit of the bounds is up, no further bound is computed.  While there is no plan, that is so ``reserve_s`` before: the one with the
-least bound is worked out then.  Once there is a plan, no shape is worked out in less time than the longest one took; the search ends instead.
+When the time limit of the bounds is up, no further bound is computed.  If no shape has been worked out by then, one is, and the search ends: of
+those that were bounded within memory, or of all where there is none, the one with the least bound.  Once there is a plan, no shape is worked out in
+less time than the longest one took; the search ends instead.
 
 A shape that could be better than the best one by less than the share ``gap`` is not worked out; the bound over all shapes shows how much that
 may cost.
@@ -60,7 +61,6 @@ class ShapeSearch:
     gap: a shape that could be better by at most this share of the best step is not worked out.
     given_up: shape -> its bound in seconds, of shapes of which no plan that was tried fits, which does not prove that none does; the bound over all
         shapes leaves them out.
-    reserve_s: seconds before the end of the time from which on, without a plan, shapes are worked out and no longer bounded.
     """
 
     bounds: ShapeBounds
@@ -71,7 +71,6 @@ class ShapeSearch:
     on_progress: ShapeWatch | None = None
     ahead: Callable[[ShapeBounds, WholeBounds, Sequence[Shape]], Ahead] = Ahead
     given_up: dict[Shape, float] = field(default_factory=dict)
-    reserve_s: float = 0.0
     _ahead: Ahead = field(init=False)
     _queue: list[Entry] = field(default_factory=list)
     _entered: set[Shape] = field(default_factory=set)
@@ -154,20 +153,20 @@ class ShapeSearch:
         """Take shapes from the queue until none can be better than the one in that place by more than ``gap``; False: interrupted."""
         while self._least_is_open(place):
             left_s = self.bounds.time_limit.remaining_s()
-            is_up = left_s <= (0.0 if self._worked else self.reserve_s)
+            is_up = left_s <= 0
             if is_up and self._worked:
                 break
             if self.bounds.time_limit.is_cancelled:
                 raise NotFoundInTime("the search was cancelled before a shape was worked out", self._open_least_s())
             if not is_up:
                 self._ahead.start(self._queue, bound_whole=self._may_dismiss(place))
-            least_s, shape, bound_kind, memory_binds = self._queue[0]
+            least_s, shape, bound_kind, memory_binds = entry = self._next(is_up)
             is_closest = bound_kind is BoundKind.WHOLE_MODEL or (bound_kind is BoundKind.WITHIN_MEMORY and not self._may_dismiss(place))
             if is_closest and self._worked and left_s < self._longest_s:
                 break
-            heapq.heappop(self._queue)
+            self._remove(entry)
             if (is_up or is_closest) and self._may_not_fit(shape):
-                self._put_off.append((least_s, shape, bound_kind, memory_binds))
+                self._put_off.append(entry)
                 continue
             try:
                 if is_up or is_closest:
@@ -177,7 +176,7 @@ class ShapeSearch:
             except KeyboardInterrupt:
                 if not self._worked:
                     raise
-                heapq.heappush(self._queue, (least_s, shape, bound_kind, memory_binds))
+                heapq.heappush(self._queue, entry)
                 return False
             except OutOfMemory as error:
                 self._refuse(least_s, shape, error)
@@ -187,6 +186,19 @@ class ShapeSearch:
                 step_s = self._limit_s(1)
                 self.on_progress(str(shape), step_s, min(step_s, self._open_least_s()))
         return True
+
+    def _next(self, is_up: bool) -> Entry:
+        """The entry to look at: of the least bound; once the time is up, of the least of those that were bounded within memory, if there are any."""
+        closest = [entry for entry in self._queue if entry[2] >= BoundKind.WITHIN_MEMORY] if is_up else []
+        return min(closest, default=self._queue[0])
+
+    def _remove(self, entry: Entry) -> None:
+        """Take an entry out of the queue."""
+        if entry is self._queue[0]:
+            heapq.heappop(self._queue)
+        else:
+            self._queue.remove(entry)
+            heapq.heapify(self._queue)
 
     def _least_is_open(self, place: int) -> bool:
         """Whether the queue's least bound is better than the step of that place by more than ``gap``.

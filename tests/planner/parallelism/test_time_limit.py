@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from math import inf
@@ -16,6 +16,7 @@ from planner.ir.cluster import Cluster
 from planner.ir.errors import Cancelled
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
+from planner.parallelism.bounding import Ahead, BoundKind, Closer, Entry
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.one_shape import Job, _ShapePlanner, plan_one_shape
 from planner.parallelism.options import PlanOptions
@@ -99,20 +100,27 @@ def test_with_no_time_at_all_the_shape_of_the_least_bound_is_worked_out_and_no_o
     assert bound_s == late.roofline_s(best) <= min(steps().values())
 
 
-def test_without_a_plan_bounds_end_so_early_that_a_shape_can_be_worked_out_in_time() -> None:
-    clock, worked = ManualClock(), list[Shape]()
-    limit = TimeLimit(100.0, clock)
-    clock.now_s = 75.0
+def test_when_the_time_is_up_a_shape_that_was_bounded_within_memory_is_worked_out_before_one_that_was_not() -> None:
+    """The least bounds are those of shapes of which nothing but the roofline is known."""
+    clock, bounded, worked = ManualClock(), list[Shape](), list[Shape]()
+
+    class OneShapeInTime(Ahead):
+        def start(self, queue: Sequence[Entry], *, anew: bool = False, bound_whole: bool = False) -> None:
+            pass
+
+        def closer(self, shape: Shape, kind: BoundKind, memory_binds: bool) -> Iterator[Closer]:
+            if kind is BoundKind.UNLIMITED:
+                bounded.append(shape)
+                clock.now_s = 101.0
+            yield Closer(bound_s=900.0 if kind is BoundKind.UNLIMITED else 0.0)
 
     def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
         worked.append(shape)
-        clock.now_s = 100.0
         return 1e3, 0.0
 
-    late = bounds(limit)
-    best, bound_s = ShapeSearch(late, work_out, reserve_s=25.0).best(candidates())
-    assert worked == [best] == [min(candidates(), key=late.roofline_s)]
-    assert bound_s == late.roofline_s(best)
+    best, bound_s = ShapeSearch(bounds(TimeLimit(100.0, clock)), work_out, ahead=OneShapeInTime).best(candidates())
+    assert worked == [best] == bounded
+    assert bound_s == min(bounds().roofline_s(shape) for shape in candidates() if shape != best) < 900.0
 
 
 def test_with_a_plan_no_shape_is_worked_out_in_less_time_than_the_longest_one_took() -> None:
