@@ -23,6 +23,7 @@ from planner.frontend.optim.loss_scale import GivenLossScale, loss_scaling_of, s
 from planner.frontend.optim.schedule import LrSchedule, rates_of
 from planner.frontend.optim.updates import checked_decay
 from planner.frontend.outputs import AskedOutputs, asked_outputs
+from planner.frontend.plannable import refuse_module
 from planner.frontend.precision import Precision, grad_dtype_of, precision_of
 from planner.frontend.random import Drawing, drawing
 from planner.frontend.random.eager import EagerDraws
@@ -104,8 +105,7 @@ class Program:
         self._deferred = self.factory = module if isinstance(module, Deferred) else None
         if isinstance(module, Deferred):
             module = module.skeleton()
-        if not isinstance(module, nn.Module):
-            raise InvalidProgram(f"a Program needs an nn.Module but was given a {type(module).__name__}")
+        refuse_module(module)
         self._module = module
         form = InputForm.of(example_inputs, 0)
         self.num_targets = 0 if loss is None else num_targets_of(loss, form.num_entries)

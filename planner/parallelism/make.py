@@ -150,6 +150,8 @@ def _best_plans(
         # Once the time is up, shapes are worked out until one is, each for its share, so that there is a plan.
         limit = TimeLimit(share_s, time_limit.clock) if time_limit.is_up() else time_limit.part(share_s)
         graph = graph_of(shape.micro_batches)
+        if time_limit.is_up() and not memory_binds:  # whether it binds was not found in time
+            memory_binds = _surely_binds(job, graph, fixed, limit)
         plan = plan_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=partial(bounds.s_per_byte, shape), time_limit=limit)
         plans[shape] = plan
         return plan.search.objective_s, plan.search.lower_bound_s

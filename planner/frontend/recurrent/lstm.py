@@ -146,7 +146,8 @@ def lstm_backward(
 def _performed_again(
     gradient: Tensor, cell_gradient: Tensor | None, operands: Sequence[Tensor | None], reverse: bool, wants_input: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    leaves = [None if operand is None else operand.detach() for operand in operands]
+    # Their own version counters: others write meanwhile to the memory in which they lie, and detach() would count that as a change of theirs.
+    leaves = [None if operand is None else operand.data for operand in operands]
     wanted = [leaf for k, leaf in enumerate(leaves) if k != _STATE_BIAS]  # its gradient is that of the other bias
     asked = [leaf for k, leaf in enumerate(wanted) if leaf is not None and (k or wants_input)]
     for leaf in asked:

@@ -46,6 +46,17 @@ REFUSED: dict[str, tuple[Callable[[], Program], type[RegistaError], str]] = {
     "unknown optimizer": (lambda: Program(nn.Linear(8, 8), (X, Y), mse, "lamb"), InvalidProgram, "'sgd', 'adamw' or 'lazy_adam'"),
     "negative rate": (lambda: Program(nn.Linear(8, 8), (X, Y), mse, SGD(lr=-1)), InvalidProgram, "lr=-1"),
     "no module": (lambda: Program(mse, (X, Y), mse), InvalidProgram, "nn.Module"),  # type: ignore[arg-type]
+    "a part in TorchScript": (
+        lambda: Program(nn.Sequential(torch.jit.script(nn.Linear(8, 8))), (X, Y), mse),
+        Unsupported,
+        "module '0' is a module of TorchScript",
+    ),
+    "all in TorchScript": (lambda: Program(torch.jit.script(nn.Linear(8, 8)), (X, Y), mse), Unsupported, "the root module is a module of"),
+    "parameters without a shape": (
+        lambda: Program(nn.LazyLinear(8), (X, Y), mse),
+        InvalidProgram,
+        "weight of the root module.*no shape before",
+    ),
     "no tensors": (lambda: Program(nn.Linear(8, 8), (X, {1, 2}), mse), InvalidProgram, "is a set; inputs are tensors"),
     "no batch": (lambda: Program(nn.Linear(8, 8), torch.tensor(1.0), mse), InvalidProgram, "dim 0"),
     "too many targets": (lambda: Program(nn.Linear(8, 8), (X,), lambda o, a, b: o.sum()), InvalidProgram, "2 targets"),

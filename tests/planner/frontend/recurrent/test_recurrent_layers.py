@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
+from itertools import accumulate
+from math import prod
+from typing import Any
 
 import pytest
 import torch
@@ -77,6 +81,26 @@ def test_a_sequence_without_a_batch_and_one_step_are_recurrences_too() -> None:
             computed = results(module, x, None)
         for mine, torchs in zip(computed, expected, strict=True):
             torch.testing.assert_close(mine, torchs, rtol=1e-10, atol=1e-12)
+
+
+def test_others_may_write_beside_the_operands_while_an_adjoint_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters and activations lie in one block of memory; a write of another thread counted as a change of the operands."""
+    module = sys.modules["planner.frontend.recurrent.lstm"]
+    performed, shapes = module._performed, ((3, 2, 5), (16, 5), (16, 3), (16,), (16,), (2, 3), (2, 4), (3, 4))
+    block = torch.randn(1000, dtype=torch.float64)
+    starts = [0, *accumulate(prod(shape) for shape in shapes)]
+    operands = [block[first : first + prod(shape)].view(shape) for first, shape in zip(starts, shapes, strict=False)]
+    gradient, kept = torch.randn(3, 2, 3, dtype=torch.float64), (None,) * 4
+    expected = torch.ops.regista.lstm_backward(gradient, None, *kept, *operands, False, True)
+
+    def performed_beside_a_writer(*given: Any, **named: Any) -> Any:
+        made = performed(*given, **named)
+        block[-1] = 0.0
+        return made
+
+    monkeypatch.setattr(module, "_performed", performed_beside_a_writer)
+    for mine, expect in zip(torch.ops.regista.lstm_backward(gradient, None, *kept, *operands, False, True), expected, strict=True):
+        torch.testing.assert_close(mine, expect, rtol=0, atol=0)
 
 
 def test_torchs_functions_are_back_afterwards() -> None:
