@@ -13,13 +13,14 @@ from backend.checkpoint.folder import write_part, write_whole
 from backend.checkpoint.manifest import Group, SavedState
 from backend.checkpoint.saved import Saved, find, verify
 from backend.initial.values import whole_box
+from planner.frontend.optim.adaptive import Adadelta, Adamax, NAdam, RAdam
 from planner.frontend.optim.rules import SGD, Adafactor, Adagrad, Adam, AdamW, Muon, RMSprop
 from planner.ir.errors import Unsupported
 from planner.ir.graph import InputKind
 
 __all__ = ["export", "optimizer_state_dict", "state_dict"]
 
-_SLOTS = {rule.target: rule.all_slots for rule in (SGD, AdamW, Adam, Adagrad, RMSprop, Adafactor, Muon)}
+_SLOTS = {rule.target: rule.all_slots for rule in (SGD, AdamW, Adam, Adagrad, RMSprop, Adafactor, Muon, Adamax, NAdam, RAdam, Adadelta)}
 
 
 def _whole(saved: Saved, state: SavedState) -> Tensor:
@@ -55,6 +56,8 @@ def optimizer_state_dict(folder: str | Path) -> dict[str, Any]:
         (group,) = [g for g in manifest.groups if name in g.parameters]
         slots = {slot: manifest.state.get(f"{name}:{slot}") for slot in _SLOTS.get(group.target, ())}
         state[number] = {slot: _whole(saved, entry) for slot, entry in slots.items() if entry is not None}
+        if "mu_product" in state[number] and not state[number]["step"]:
+            del state[number]  # before the first step it is 1, as torch makes it
     groups = [_group(group, [numbers[name] for name in group.parameters], state) for group in manifest.groups]
     return {"state": state, "param_groups": groups}
 
@@ -62,7 +65,7 @@ def optimizer_state_dict(folder: str | Path) -> dict[str, Any]:
 def _group(group: Group, members: list[int], state: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Any]:
     """The group as torch.optim writes it: made by torch.optim itself, so that no key is missing in any version."""
     dummy = [torch.zeros(()) for _ in members]
-    kept = state[members[0]]
+    kept = state.get(members[0], {})
     optimizer: torch.optim.Optimizer
     match group.target, group.numbers:
         case "regista.adamw", (lr, beta1, beta2, eps, decay):
@@ -78,6 +81,14 @@ def _group(group: Group, members: list[int], state: Mapping[int, Mapping[str, Te
         case "regista.rmsprop", (lr, alpha, eps, decay, momentum):
             centered = "grad_avg" in kept
             optimizer = torch.optim.RMSprop(dummy, lr, alpha, eps, decay, momentum, centered)
+        case "regista.adamax", (lr, beta1, beta2, eps, decay):
+            optimizer = torch.optim.Adamax(dummy, lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
+        case "regista.nadam", (lr, beta1, beta2, eps, decay, momentum_decay, decoupled):
+            optimizer = torch.optim.NAdam(dummy, lr, (beta1, beta2), eps, decay, momentum_decay, bool(decoupled))
+        case "regista.radam", (lr, beta1, beta2, eps, decay, decoupled):
+            optimizer = torch.optim.RAdam(dummy, lr, (beta1, beta2), eps, decay, bool(decoupled))
+        case "regista.adadelta", (lr, rho, eps, decay):
+            optimizer = torch.optim.Adadelta(dummy, lr=lr, rho=rho, eps=eps, weight_decay=decay)
         case "regista.adafactor", (lr, beta2_decay, eps2, d, decay, *eps1):
             eps_pair = (eps1[0] if eps1 else None, eps2)
             optimizer = torch.optim.Adafactor(dummy, lr=lr, beta2_decay=beta2_decay, eps=eps_pair, d=d, weight_decay=decay)

@@ -56,8 +56,9 @@ class Program:
         loss: None when module(*example_inputs) is the scalar loss, or holds it as ``.loss`` or ``["loss"]`` (an output of Hugging Face), or is a
             mapping or a sequence of scalars, which are added up; else loss(output, *targets), the targets being the last example inputs, as
             many as ``loss`` has required positional parameters less one.  What it returns is read in the same way.
-        optimizer: SGD(...), AdamW(...), "sgd", "adamw", or an instance of torch.optim (SGD, Adam, AdamW, Adagrad, RMSprop, Adafactor, Muon)
-            with its parameter groups and its state; SGD(lr=0.01) by default.  Parameters in none of its groups are frozen.
+        optimizer: SGD(...), AdamW(...), "sgd", "adamw", or an instance of torch.optim (SGD, Adam, AdamW, NAdam, RAdam, Adamax,
+            Adagrad, Adadelta, RMSprop, Adafactor, Muon, SparseAdam) with its parameter groups and its state; SGD(lr=0.01) by default.
+            Parameters in none of its groups are frozen.
         lr_schedule: the learning rate by step: a scheduler of torch on this optimizer, which is copied and stepped once per step, several of
             them, or a function of the step, which gives the rate of all groups or one each.  It is no part of the graph: Plans of two
             schedules are equal, and whoever performs them asks for ``step_numbers``.  None: rates are constants.

@@ -157,6 +157,10 @@ _UPDATES: dict[str, OpSpec] = _ROW_UPDATES | {
     "regista.adam": OpSpec(rule=_update, flop=_adamw_flop),
     "regista.adagrad": OpSpec(rule=_update, flop=_sgd_flop),
     "regista.rmsprop": OpSpec(rule=_update, flop=_adamw_flop),
+    "regista.adamax": OpSpec(rule=_update, flop=_adamw_flop),
+    "regista.nadam": OpSpec(rule=_update, flop=_adamw_flop),
+    "regista.radam": OpSpec(rule=_update, flop=_adamw_flop),
+    "regista.adadelta": OpSpec(rule=_update, flop=_adamw_flop),
     "regista.adafactor": OpSpec(rule=_whole_update, flop=_adamw_flop),
     "regista.muon": OpSpec(rule=_whole_update, flop=_muon_flop),
 }

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import optimizer as torch_optimizer
 
+from planner.frontend.optim.adaptive import Adadelta, Adamax, NAdam, RAdam
 from planner.frontend.optim.rules import SGD, Adafactor, Adagrad, Adam, AdamW, LazyAdam, Muon, Optimizer, RMSprop
 from planner.ir.errors import InvalidProgram, Unsupported
 
@@ -26,6 +27,10 @@ _KINDS: tuple[type[torch.optim.Optimizer], ...] = (
     torch.optim.RMSprop,
     torch.optim.Adafactor,
     torch.optim.Muon,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adadelta,
 )
 _MUST_BE_OFF = ("differentiable", "dampening")
 
@@ -104,6 +109,25 @@ def rule_of(given: torch.optim.Optimizer, group: Mapping[str, Any]) -> Optimizer
         case torch.optim.SparseAdam():
             first, second = (float(beta) for beta in group["betas"])
             return LazyAdam(lr=lr, betas=(first, second), eps=float(group["eps"]), dense=False, maximize=maximize)
+        case torch.optim.Adamax():
+            first, second = (float(beta) for beta in group["betas"])
+            return Adamax(lr=lr, betas=(first, second), eps=float(group["eps"]), weight_decay=decay, maximize=maximize)
+        case torch.optim.NAdam() | torch.optim.RAdam():
+            first, second = (float(beta) for beta in group["betas"])
+            eps, decoupled = float(group["eps"]), bool(group["decoupled_weight_decay"])
+            if isinstance(given, torch.optim.RAdam):
+                return RAdam(lr=lr, betas=(first, second), eps=eps, weight_decay=decay, decoupled=decoupled, maximize=maximize)
+            return NAdam(
+                lr=lr,
+                betas=(first, second),
+                eps=eps,
+                weight_decay=decay,
+                momentum_decay=float(group["momentum_decay"]),
+                decoupled=decoupled,
+                maximize=maximize,
+            )
+        case torch.optim.Adadelta():
+            return Adadelta(lr=lr, rho=float(group["rho"]), eps=float(group["eps"]), weight_decay=decay, maximize=maximize)
         case torch.optim.Adagrad():
             return Adagrad(lr=lr, lr_decay=float(group["lr_decay"]), weight_decay=decay, eps=float(group["eps"]), maximize=maximize)
         case torch.optim.RMSprop():

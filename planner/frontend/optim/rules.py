@@ -9,6 +9,7 @@
     RMSprop             regista.rmsprop                       square_avg, step, momentum_buffer (with momentum), grad_avg (centered)
     Adafactor           regista.adafactor                     step, row_var, col_var (of matrices), variance (of vectors)
     Muon                regista.muon                          momentum_buffer
+    Adamax, NAdam, RAdam, Adadelta                            planner.frontend.optim.adaptive
 
 Of a table with a sparse gradient the target is ``rows`` (regista.rows_sgd, rows_adagrad, rows_adam), which updates the rows that were looked
 up; a rule without refuses sparse gradients, as torch does.
@@ -22,13 +23,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from planner.frontend.optim.adaptive import Adadelta, Adamax, NAdam, RAdam
+from planner.frontend.optim.numbers import Number, check_betas, refuse_negative
 from planner.ir.errors import InvalidProgram
 from planner.ir.tensor import DType, TensorType
 
-__all__ = ["SGD", "Adafactor", "Adagrad", "Adam", "AdamW", "LazyAdam", "Muon", "Number", "Optimizer", "RMSprop", "slot_type"]
-
-Number = None | bool | int | float | str
-"""A number of an update op, or a choice."""
+__all__ = ["SGD", "Adafactor", "Adagrad", "Adam", "AdamW", "LazyAdam", "Muon", "Optimizer", "RMSprop", "slot_type"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class SGD:
     maximize: bool = False
 
     def __post_init__(self) -> None:
-        _refuse_negative(self, "lr", "momentum", "weight_decay")
+        refuse_negative(self, "lr", "momentum", "weight_decay")
         if self.nesterov and self.momentum == 0:
             raise InvalidProgram("SGD(nesterov=True) needs momentum > 0; give a momentum or drop nesterov")
 
@@ -92,8 +92,8 @@ class AdamW:
     maximize: bool = False
 
     def __post_init__(self) -> None:
-        _refuse_negative(self, "lr", "eps", "weight_decay")
-        _check_betas(self, self.betas)
+        refuse_negative(self, "lr", "eps", "weight_decay")
+        check_betas(self, self.betas)
 
     def slots(self, ndim: int) -> tuple[str, ...]:
         """As in SGD."""
@@ -125,8 +125,8 @@ class Adam:
     maximize: bool = False
 
     def __post_init__(self) -> None:
-        _refuse_negative(self, "lr", "eps", "weight_decay")
-        _check_betas(self, self.betas)
+        refuse_negative(self, "lr", "eps", "weight_decay")
+        check_betas(self, self.betas)
 
     def slots(self, ndim: int) -> tuple[str, ...]:
         """As in SGD."""
@@ -157,8 +157,8 @@ class LazyAdam:
     maximize: bool = False
 
     def __post_init__(self) -> None:
-        _refuse_negative(self, "lr", "eps")
-        _check_betas(self, self.betas)
+        refuse_negative(self, "lr", "eps")
+        check_betas(self, self.betas)
 
     def slots(self, ndim: int) -> tuple[str, ...]:
         """As in SGD."""
@@ -193,7 +193,7 @@ class Adagrad:
     maximize: bool = False
 
     def __post_init__(self) -> None:
-        _refuse_negative(self, "lr", "lr_decay", "weight_decay", "eps")
+        refuse_negative(self, "lr", "lr_decay", "weight_decay", "eps")
 
     def slots(self, ndim: int) -> tuple[str, ...]:
         """As in SGD."""
@@ -231,7 +231,7 @@ class RMSprop:
     maximize: bool = False
 
     def __post_init__(self) -> None:
-        _refuse_negative(self, "lr", "alpha", "eps", "weight_decay", "momentum")
+        refuse_negative(self, "lr", "alpha", "eps", "weight_decay", "momentum")
 
     def slots(self, ndim: int) -> tuple[str, ...]:
         """As in SGD."""
@@ -263,7 +263,7 @@ class Adafactor:
     maximize: bool = False
 
     def __post_init__(self) -> None:
-        _refuse_negative(self, "lr", "d", "weight_decay")
+        refuse_negative(self, "lr", "d", "weight_decay")
 
     def slots(self, ndim: int) -> tuple[str, ...]:
         """As in SGD."""
@@ -298,7 +298,7 @@ class Muon:
     maximize: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _refuse_negative(self, "lr", "weight_decay", "momentum")
+        refuse_negative(self, "lr", "weight_decay", "momentum")
 
     def slots(self, ndim: int) -> tuple[str, ...]:
         """As in SGD."""
@@ -310,13 +310,15 @@ class Muon:
         return (*numbers, self.eps, self.num_iterations, self.adjust_lr)
 
 
-Optimizer = SGD | AdamW | Adam | LazyAdam | Adagrad | RMSprop | Adafactor | Muon
+Optimizer = SGD | AdamW | Adam | LazyAdam | Adagrad | RMSprop | Adafactor | Muon | Adamax | NAdam | RAdam | Adadelta
 
 
 def slot_type(slot: str, parameter: TensorType) -> TensorType:
-    """The type of a state: ``step`` is a 0-d float32, Adafactor's factors keep one of the last two dims, all else is as the parameter."""
+    """The type of a state: ``step`` and ``mu_product`` are 0-d float32, Adafactor's factors keep one of the last two dims, others are as the
+    parameter.
+    """
     match slot:
-        case "step":
+        case "step" | "mu_product":
             return TensorType((), DType.FLOAT32)
         case "row_var":
             return TensorType((*parameter.shape[:-1], 1), parameter.dtype)
@@ -324,14 +326,3 @@ def slot_type(slot: str, parameter: TensorType) -> TensorType:
             return TensorType((*parameter.shape[:-2], 1, parameter.shape[-1]), parameter.dtype)
         case _:
             return parameter
-
-
-def _refuse_negative(optimizer: Optimizer, *names: str) -> None:
-    for name in names:
-        if not getattr(optimizer, name) >= 0:
-            raise InvalidProgram(f"{type(optimizer).__name__}({name}={getattr(optimizer, name)}) must be at least 0")
-
-
-def _check_betas(optimizer: Optimizer, betas: tuple[float, float]) -> None:
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        raise InvalidProgram(f"{type(optimizer).__name__}(betas={betas}): two numbers in [0, 1) are needed")

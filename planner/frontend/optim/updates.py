@@ -3,7 +3,7 @@
 All follow torch.optim's single-tensor code (foreach=False) operation by operation, so they agree to the last bits.  The learning rate is a
 number, or a 0-d tensor where it is an input of the step; planner.frontend.optim.rules says which states there are.
 
-Source: torch.optim.{sgd,adam,adagrad,rmsprop,_adafactor,_muon}._single_tensor_*, torch 2.13.
+Source: torch.optim.{sgd,adam,adagrad,rmsprop,adamax,nadam,radam,adadelta,_adafactor,_muon}._single_tensor_*, torch 2.13.
 """
 
 from __future__ import annotations
@@ -84,12 +84,8 @@ def adam_update(
         [new parameter, new exp_avg, new exp_avg_sq, new step], with amsgrad also the new max_exp_avg_sq.
     """
     rate, step = (number(lr) if step.is_cpu else lr), step + 1
-    if weight_decay != 0 and decoupled:
-        param = param.mul(1 - rate * weight_decay)
-    elif weight_decay != 0:
-        grad = grad.add(param, alpha=weight_decay)
-    average = exp_avg.lerp(grad, 1 - beta1)
-    square = exp_avg_sq.mul(beta2).addcmul_(grad, grad, value=1 - beta2)
+    param, grad = _decayed(param, grad, rate, weight_decay, decoupled)
+    average, square = _moments(grad, exp_avg, exp_avg_sq, beta1, beta2)
     largest = square if max_exp_avg_sq is None else torch.maximum(max_exp_avg_sq, square)
     if step.is_cpu:
         count = step.item()
@@ -139,6 +135,81 @@ def rmsprop_update(
     buffer = None if momentum_buffer is None else momentum_buffer.mul(momentum).addcdiv_(grad, root)
     new = param.addcdiv(grad, root, value=-rate) if buffer is None else param.add(buffer, alpha=-rate)
     return [new, square, step + 1, *(state for state in (buffer, average) if state is not None)]
+
+
+def adamax_update(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_inf: Tensor, step: Tensor, lr: Rate, *numbers: float) -> list[Tensor]:
+    """One Adamax step of one parameter: [new parameter, new exp_avg, new exp_inf, new step].   numbers: beta1, beta2, eps, weight_decay."""
+    beta1, beta2, eps, weight_decay = numbers
+    rate, step = number(lr), step + 1
+    param, grad = _decayed(param, grad, rate, weight_decay, False)
+    average = exp_avg.lerp(grad, 1 - beta1)
+    largest = torch.maximum(exp_inf.mul(beta2), grad.abs().add_(eps))
+    return [param.addcdiv(average, largest, value=-(rate / (1 - beta1 ** step.item()))), average, largest, step]
+
+
+def nadam_update(
+    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, step: Tensor, mu_product: Tensor, lr: Rate, *numbers: float
+) -> list[Tensor]:
+    """One NAdam step of one parameter: [new parameter, new exp_avg, new exp_avg_sq, new step, new mu_product].
+
+    Args:
+        mu_product: the product of the momenta so far; before the first step it is 1, whatever is held.
+        numbers: beta1, beta2, eps, weight_decay, momentum_decay, decoupled.
+    """
+    beta1, beta2, eps, weight_decay, momentum_decay, decoupled = numbers
+    rate, step = number(lr), step + 1
+    count = step.item()
+    param, grad = _decayed(param, grad, rate, weight_decay, decoupled)
+    mu, mu_next = (beta1 * (1.0 - 0.5 * (0.96 ** (k * momentum_decay))) for k in (count, count + 1))
+    product = (mu_product if count > 1 else torch.ones_like(mu_product)) * mu
+    average, square = _moments(grad, exp_avg, exp_avg_sq, beta1, beta2)
+    root = square.div(1 - beta2**count).sqrt().add_(eps)
+    new = param.addcdiv(grad, root, value=-rate * (1.0 - mu) / (1.0 - product.item()))
+    return [new.addcdiv_(average, root, value=(-rate * mu_next) / (1.0 - product.item() * mu_next)), average, square, step, product]
+
+
+def radam_update(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, step: Tensor, lr: Rate, *numbers: float) -> list[Tensor]:
+    """One RAdam step of one parameter: [new parameter, new exp_avg, new exp_avg_sq, new step].
+
+    Args:
+        numbers: beta1, beta2, eps, weight_decay, decoupled.
+    """
+    beta1, beta2, eps, weight_decay, decoupled = numbers
+    rate, step = number(lr), step + 1
+    count = step.item()
+    param, grad = _decayed(param, grad, rate, weight_decay, decoupled)
+    average, square = _moments(grad, exp_avg, exp_avg_sq, beta1, beta2)
+    correction = 1 - beta2**count
+    longest = 2 / (1 - beta2) - 1  # of the moving average, and its length so far
+    length = longest - 2 * count * beta2**count / correction
+    update = average / (1 - beta1**count) * rate
+    if length > 5.0:
+        rectified = ((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5
+        update = update * (correction**0.5 / square.sqrt().add_(eps)) * rectified
+    return [param.add(update, alpha=-1.0), average, square, step]
+
+
+def _decayed(param: Tensor, grad: Tensor, rate: Rate, weight_decay: float, decoupled: float) -> tuple[Tensor, Tensor]:
+    """Parameter and gradient with weight decay: of the parameter where it is decoupled, else as a term of the gradient."""
+    if weight_decay == 0:
+        return param, grad
+    return (param.mul(1 - rate * weight_decay), grad) if decoupled else (param, grad.add(param, alpha=weight_decay))
+
+
+def _moments(grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
+    """The decaying means of gradients and of their squares, with this one."""
+    return exp_avg.lerp(grad, 1 - beta1), exp_avg_sq.mul(beta2).addcmul_(grad, grad, value=1 - beta2)
+
+
+def adadelta_update(
+    param: Tensor, grad: Tensor, square_avg: Tensor, acc_delta: Tensor, step: Tensor, lr: Rate, rho: float, eps: float, weight_decay: float
+) -> list[Tensor]:
+    """One Adadelta step of one parameter: [new parameter, new square_avg, new acc_delta, new step]."""
+    if weight_decay != 0:
+        grad = grad.add(param, alpha=weight_decay)
+    square = square_avg.mul(rho).addcmul_(grad, grad, value=1 - rho)
+    delta = acc_delta.add(eps).sqrt_().div_(square.add(eps).sqrt_()).mul_(grad)
+    return [param.add(delta, alpha=-number(lr)), square, acc_delta.mul(rho).addcmul_(delta, delta, value=1 - rho), step + 1]
 
 
 def adafactor_update(
@@ -229,6 +300,10 @@ KERNELS: Mapping[str, Callable[..., list[Tensor]]] = {
     "regista.rmsprop": rmsprop_update,
     "regista.adafactor": adafactor_update,
     "regista.muon": muon_update,
+    "regista.adamax": adamax_update,
+    "regista.nadam": nadam_update,
+    "regista.radam": radam_update,
+    "regista.adadelta": adadelta_update,
     "regista.moving_average": moving_average,
 }
 """Target -> what it computes."""

@@ -78,6 +78,17 @@ def _other_update(t: str, d: Draw) -> Iterator[Case]:
             case "regista.rmsprop":
                 yield make_case(t, param, grad, second, step, None, None, 0.1, 0.9, 1e-8, 0.01, 0.0)
                 yield make_case(t, param, grad, second + first.square(), step, first, first / 2, 0.1, 0.9, 1e-8, 0.0, 0.9)
+            case "regista.adamax":
+                yield make_case(t, param, grad, first, second, step, 0.1, 0.9, 0.99, 1e-8, 0.01)
+            case "regista.nadam":
+                product = torch.tensor(0.2)
+                yield make_case(t, param, grad, first, second, step, product, 0.1, 0.9, 0.99, 1e-8, 0.01, 0.004, False)
+                yield make_case(t, param, grad, first, second, step, product, 0.1, 0.9, 0.99, 1e-8, 0.01, 0.004, True)
+            case "regista.radam":
+                for count in (1.0, 9.0):
+                    yield make_case(t, param, grad, first, second, torch.tensor(count), 0.1, 0.9, 0.99, 1e-8, 0.01, count > 1)
+            case "regista.adadelta":
+                yield make_case(t, param, grad, second, third, step, 0.1, 0.9, 1e-6, 0.01)
             case "regista.adafactor" if len(s) == 1:
                 yield make_case(t, param, grad, step, None, None, second, 0.1, -0.8, 1e-3, 1.0, 0.01, None)
             case "regista.adafactor":
@@ -143,6 +154,7 @@ _each(
 _each("regista.sgd regista.adamw", _update)
 _each("regista.rows_sgd regista.rows_adagrad regista.rows_adam", _row_update)
 _each("regista.adam regista.adagrad regista.rmsprop regista.adafactor regista.muon", _other_update)
+_each("regista.adamax regista.nadam regista.radam regista.adadelta", _other_update)
 
 
 def _draw(t: str, d: Draw) -> Iterator[Case]:

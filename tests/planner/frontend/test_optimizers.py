@@ -36,6 +36,13 @@ KINDS: dict[str, Make] = {
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=1e-1, lr_decay=0.1, weight_decay=0.01, initial_accumulator_value=0.5),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-2, weight_decay=0.01),
     "rmsprop, centered, with momentum": lambda p: torch.optim.RMSprop(p, lr=1e-2, momentum=0.9, centered=True, maximize=True),
+    "adamax": lambda p: torch.optim.Adamax(p, lr=1e-2, betas=(0.8, 0.95), weight_decay=0.1),
+    "adamax, upwards": lambda p: torch.optim.Adamax(p, lr=1e-3, maximize=True),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=1e-2, weight_decay=0.1, momentum_decay=0.1),
+    "nadam, decoupled": lambda p: torch.optim.NAdam(p, lr=1e-2, weight_decay=0.1, decoupled_weight_decay=True),
+    "radam": lambda p: torch.optim.RAdam(p, lr=1e-2, betas=(0.9, 0.5), weight_decay=0.1),
+    "radam, rectified": lambda p: torch.optim.RAdam(p, lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1, decoupled_weight_decay=True),
+    "adadelta": lambda p: torch.optim.Adadelta(p, lr=0.5, rho=0.8, weight_decay=0.01),
     "adafactor": lambda p: torch.optim.Adafactor(p, lr=1e-1, weight_decay=0.01),
 }
 RNG = torch.Generator().manual_seed(0)
