@@ -83,7 +83,7 @@ class BoxingMatrices:
             matrix = np.zeros((len(source.layouts), len(needs)))
             share = len(needs) // len(modes)
             first = modes.index(DeliveryMode.REGATHERED) * share
-            once_s = self._once_s(source, LayoutSet(needs.layouts[:share]), logical, source.stage)
+            once_s = self._worked_out(source, LayoutSet(needs.layouts[:share]), logical, source.stage)
             matrix[:, first : first + share] = times * np.where(np.isfinite(once_s), once_s, 0.0)
             self._regathering[key] = matrix
         return self._regathering[key]
