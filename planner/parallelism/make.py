@@ -148,9 +148,10 @@ def _best_plans(
         fixed = _pinned(options, shape)
         share_s = options.seconds * _SHARE_OF_A_SHAPE
         # Once the time is up, shapes are worked out until one is, each for its share, so that there is a plan.
-        limit = TimeLimit(share_s, time_limit.clock) if time_limit.is_up() else time_limit.part(share_s)
+        is_up = time_limit.is_up()
+        limit = TimeLimit(share_s, time_limit.clock) if is_up else time_limit.part(share_s)
         graph = graph_of(shape.micro_batches)
-        if time_limit.is_up() and not memory_binds:  # whether it binds was not found in time
+        if is_up and not memory_binds:  # whether it binds was not found in time
             memory_binds = _surely_binds(job, graph, fixed, limit)
         plan = plan_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=partial(bounds.s_per_byte, shape), time_limit=limit)
         plans[shape] = plan
@@ -334,7 +335,7 @@ def _would_fit(
 def _shape_that_fits(
     graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster: Cluster, *, options: PlanOptions, time_limit: TimeLimit
 ) -> Shape | None:
-    """A shape of one stage whose lower bound on a device's bytes is within the device's memory; None: there is none among those tried.
+    """A shape of one stage with layouts that hold few bytes and fit into a device's memory; None: of those tried none has.
 
     Raises:
         NotFoundInTime: the time is up.

@@ -160,11 +160,11 @@ class ShapeSearch:
                 raise NotFoundInTime("the search was cancelled before a shape was worked out", self._open_least_s())
             if not is_up:
                 self._ahead.start(self._queue, bound_whole=self._may_dismiss(place))
-            least_s, shape, bound_kind, memory_binds = entry = self._next(is_up)
+            least_s, shape, bound_kind, memory_binds = entry = self._take(is_up)
             is_closest = bound_kind is BoundKind.WHOLE_MODEL or (bound_kind is BoundKind.WITHIN_MEMORY and not self._may_dismiss(place))
             if is_closest and self._worked and left_s < self._longest_s:
+                heapq.heappush(self._queue, entry)
                 break
-            self._remove(entry)
             if (is_up or is_closest) and self._may_not_fit(shape):
                 self._put_off.append(entry)
                 continue
@@ -187,18 +187,15 @@ class ShapeSearch:
                 self.on_progress(str(shape), step_s, min(step_s, self._open_least_s()))
         return True
 
-    def _next(self, is_up: bool) -> Entry:
-        """The entry to look at: of the least bound; once the time is up, of the least of those that were bounded within memory, if there are any."""
+    def _take(self, is_up: bool) -> Entry:
+        """Remove the entry of least bound; once the time is up, of least bound among shapes bounded within memory, if there are any."""
         closest = [entry for entry in self._queue if entry[2] >= BoundKind.WITHIN_MEMORY] if is_up else []
-        return min(closest, default=self._queue[0])
-
-    def _remove(self, entry: Entry) -> None:
-        """Take an entry out of the queue."""
-        if entry is self._queue[0]:
-            heapq.heappop(self._queue)
-        else:
-            self._queue.remove(entry)
-            heapq.heapify(self._queue)
+        if not closest:
+            return heapq.heappop(self._queue)
+        entry = min(closest)
+        self._queue.remove(entry)
+        heapq.heapify(self._queue)
+        return entry
 
     def _least_is_open(self, place: int) -> bool:
         """Whether the queue's least bound is better than the step of that place by more than ``gap``.

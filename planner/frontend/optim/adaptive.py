@@ -78,7 +78,7 @@ class NAdam(_Moments):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RAdam(_Moments):
-    """torch.optim.RAdam: Adam whose variance is rectified, and which follows the mean alone in its first steps.
+    """torch.optim.RAdam: Adam with the adaptive rate corrected for its variance; its first steps are those of plain momentum.
 
     Args:
         decoupled: as in NAdam.

@@ -101,31 +101,27 @@ def rule_of(given: torch.optim.Optimizer, group: Mapping[str, Any]) -> Optimizer
         case torch.optim.SGD():
             return SGD(lr, float(group["momentum"]), decay, bool(group["nesterov"]), maximize)
         case torch.optim.Adam():  # AdamW is one of them
-            first, second = (float(beta) for beta in group["betas"])
             decoupled, amsgrad, eps = bool(group["decoupled_weight_decay"]), bool(group["amsgrad"]), float(group["eps"])
             if decoupled and not amsgrad:
-                return AdamW(lr, (first, second), eps, decay, maximize)
-            return Adam(lr=lr, betas=(first, second), eps=eps, weight_decay=decay, decoupled=decoupled, amsgrad=amsgrad, maximize=maximize)
+                return AdamW(lr, _betas(group), eps, decay, maximize)
+            return Adam(lr=lr, betas=_betas(group), eps=eps, weight_decay=decay, decoupled=decoupled, amsgrad=amsgrad, maximize=maximize)
         case torch.optim.SparseAdam():
-            first, second = (float(beta) for beta in group["betas"])
-            return LazyAdam(lr=lr, betas=(first, second), eps=float(group["eps"]), dense=False, maximize=maximize)
+            return LazyAdam(lr=lr, betas=_betas(group), eps=float(group["eps"]), dense=False, maximize=maximize)
         case torch.optim.Adamax():
-            first, second = (float(beta) for beta in group["betas"])
-            return Adamax(lr=lr, betas=(first, second), eps=float(group["eps"]), weight_decay=decay, maximize=maximize)
-        case torch.optim.NAdam() | torch.optim.RAdam():
-            first, second = (float(beta) for beta in group["betas"])
-            eps, decoupled = float(group["eps"]), bool(group["decoupled_weight_decay"])
-            if isinstance(given, torch.optim.RAdam):
-                return RAdam(lr=lr, betas=(first, second), eps=eps, weight_decay=decay, decoupled=decoupled, maximize=maximize)
+            return Adamax(lr=lr, betas=_betas(group), eps=float(group["eps"]), weight_decay=decay, maximize=maximize)
+        case torch.optim.NAdam():
             return NAdam(
                 lr=lr,
-                betas=(first, second),
-                eps=eps,
+                betas=_betas(group),
+                eps=float(group["eps"]),
                 weight_decay=decay,
                 momentum_decay=float(group["momentum_decay"]),
-                decoupled=decoupled,
+                decoupled=bool(group["decoupled_weight_decay"]),
                 maximize=maximize,
             )
+        case torch.optim.RAdam():
+            eps, decoupled = float(group["eps"]), bool(group["decoupled_weight_decay"])
+            return RAdam(lr=lr, betas=_betas(group), eps=eps, weight_decay=decay, decoupled=decoupled, maximize=maximize)
         case torch.optim.Adadelta():
             return Adadelta(lr=lr, rho=float(group["rho"]), eps=float(group["eps"]), weight_decay=decay, maximize=maximize)
         case torch.optim.Adagrad():
@@ -163,3 +159,9 @@ def rule_of(given: torch.optim.Optimizer, group: Mapping[str, Any]) -> Optimizer
                 adjust_lr=group["adjust_lr_fn"],
             )
     raise AssertionError(f"{_shown(given)} has no rule")  # check_untouched refuses it
+
+
+def _betas(group: Mapping[str, Any]) -> tuple[float, float]:
+    """The decay rates of a group's two moments."""
+    first, second = map(float, group["betas"])
+    return first, second

@@ -35,8 +35,7 @@ def sgd_update(
         [new parameter] without momentum, [new parameter, new momentum_buffer] with it.
     """
     rate = number(lr)
-    if weight_decay != 0:
-        grad = grad.add(param, alpha=weight_decay)
+    grad = _with_l2_term(grad, param, weight_decay)
     if momentum_buffer is None:
         return [param.add(grad, alpha=-rate)]
     buffer = momentum_buffer.mul(momentum).add_(grad)
@@ -105,8 +104,7 @@ def adagrad_update(
 ) -> list[Tensor]:
     """One Adagrad step of one parameter: [new parameter, new sum, new step]."""
     step = step + 1
-    if weight_decay != 0:
-        grad = grad.add(param, alpha=weight_decay)
+    grad = _with_l2_term(grad, param, weight_decay)
     rate = number(lr) / (1 + (step.item() - 1) * lr_decay)
     total = total.addcmul(grad, grad, value=1)
     return [param.addcdiv(grad, total.sqrt().add_(eps), value=-rate), total, step]
@@ -127,8 +125,7 @@ def rmsprop_update(
 ) -> list[Tensor]:
     """One RMSprop step of one parameter: [new parameter, new square_avg, new step], then the states that are not None, in their order."""
     rate = number(lr)
-    if weight_decay != 0:
-        grad = grad.add(param, alpha=weight_decay)
+    grad = _with_l2_term(grad, param, weight_decay)
     square = square_avg.mul(alpha).addcmul_(grad, grad, value=1 - alpha)
     average = None if grad_avg is None else grad_avg.lerp(grad, 1 - alpha)
     root = (square.sqrt() if average is None else square.addcmul(average, average, value=-1).sqrt_()).add_(eps)
@@ -141,7 +138,7 @@ def adamax_update(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_inf: Tensor,
     """One Adamax step of one parameter: [new parameter, new exp_avg, new exp_inf, new step].   numbers: beta1, beta2, eps, weight_decay."""
     beta1, beta2, eps, weight_decay = numbers
     rate, step = number(lr), step + 1
-    param, grad = _decayed(param, grad, rate, weight_decay, False)
+    grad = _with_l2_term(grad, param, weight_decay)
     average = exp_avg.lerp(grad, 1 - beta1)
     largest = torch.maximum(exp_inf.mul(beta2), grad.abs().add_(eps))
     return [param.addcdiv(average, largest, value=-(rate / (1 - beta1 ** step.item()))), average, largest, step]
@@ -191,13 +188,18 @@ def radam_update(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tenso
 
 def _decayed(param: Tensor, grad: Tensor, rate: Rate, weight_decay: float, decoupled: float) -> tuple[Tensor, Tensor]:
     """Parameter and gradient with weight decay: of the parameter where it is decoupled, else as a term of the gradient."""
-    if weight_decay == 0:
-        return param, grad
-    return (param.mul(1 - rate * weight_decay), grad) if decoupled else (param, grad.add(param, alpha=weight_decay))
+    if decoupled and weight_decay != 0:
+        return param.mul(1 - rate * weight_decay), grad
+    return param, grad if decoupled else _with_l2_term(grad, param, weight_decay)
+
+
+def _with_l2_term(grad: Tensor, param: Tensor, weight_decay: float) -> Tensor:
+    """The gradient of the loss plus half of weight_decay times the parameter's squares."""
+    return grad.add(param, alpha=weight_decay) if weight_decay != 0 else grad
 
 
 def _moments(grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, beta1: float, beta2: float) -> tuple[Tensor, Tensor]:
-    """The decaying means of gradients and of their squares, with this one."""
+    """Exponential moving averages of the gradient and of its square, after this gradient."""
     return exp_avg.lerp(grad, 1 - beta1), exp_avg_sq.mul(beta2).addcmul_(grad, grad, value=1 - beta2)
 
 
@@ -205,8 +207,7 @@ def adadelta_update(
     param: Tensor, grad: Tensor, square_avg: Tensor, acc_delta: Tensor, step: Tensor, lr: Rate, rho: float, eps: float, weight_decay: float
 ) -> list[Tensor]:
     """One Adadelta step of one parameter: [new parameter, new square_avg, new acc_delta, new step]."""
-    if weight_decay != 0:
-        grad = grad.add(param, alpha=weight_decay)
+    grad = _with_l2_term(grad, param, weight_decay)
     square = square_avg.mul(rho).addcmul_(grad, grad, value=1 - rho)
     delta = acc_delta.add(eps).sqrt_().div_(square.add(eps).sqrt_()).mul_(grad)
     return [param.add(delta, alpha=-number(lr)), square, acc_delta.mul(rho).addcmul_(delta, delta, value=1 - rho), step + 1]

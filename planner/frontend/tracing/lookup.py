@@ -128,7 +128,7 @@ def add_along(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
 
 
 def _with_extent(x: Tensor, dim: int, extent: int) -> list[int]:
-    """The shape of x with another extent in one dim."""
+    """The shape of ``x``, but of size ``extent`` in dim ``dim``."""
     shape = list(x.shape)
     shape[dim] = extent
     return shape

@@ -1,4 +1,4 @@
-"""What all problems of one cluster and mesh share: worked out once, whichever of them asks first."""
+"""Tables that all layout problems of one cluster and mesh share; each entry is computed once."""
 
 from __future__ import annotations
 
