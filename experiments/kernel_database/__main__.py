@@ -3,6 +3,7 @@
     python -m experiments.kernel_database --score           leave points out, predict them, write results/kernel_*.csv and draw (a minute)
     python -m experiments.kernel_database --redraw          draw from the CSVs
     python -m experiments.kernel_database --build FOLDER    tables.npz and constants.toml anew, from the published CSVs in FOLDER
+    python -m experiments.kernel_database --scans           rates.csv of planner.cost.scans anew (scans.py)
 
 kernel_summary.csv   errors by kernel, by what was left out (score.py, whole_models.py) and by device
 kernel_points.csv    of the fifth that was left out at random, THINNED points per device
@@ -23,6 +24,7 @@ from rich.table import Table
 
 from experiments.kernel_database.build import build
 from experiments.kernel_database.figures import draw_kernels, draw_models
+from experiments.kernel_database.scans import write_rates
 from experiments.kernel_database.score import left_out_attention, left_out_products, summary
 from experiments.kernel_database.surfaces import SEED, Stored, fit_surfaces, save_constants
 from experiments.kernel_database.whole_models import law_of_all, whole_models
@@ -102,11 +104,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog="experiments.kernel_database", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--build", type=Path, metavar="FOLDER", help="build tables.npz and constants.toml from the CSVs in this folder")
+    parser.add_argument("--scans", action="store_true", help="fit the rates of scans to the committed rows")
     parser.add_argument("--score", action="store_true", help="leave points out and predict them")
     parser.add_argument("--redraw", action="store_true", help="draw from the CSVs")
     args = parser.parse_args(argv)
     if args.build is not None:
         rebuild(args.build)
+    if args.scans:
+        write_rates()
     if args.score:
         score()
         record()
@@ -114,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         draw_kernels(pd.read_csv(RESULTS / "kernel_points.csv"), FIGURES / "kernel_residuals.png")
         draw_models(pd.read_csv(RESULTS / "kernel_models.csv"), FIGURES / "kernel_models.png")
         show()
-    elif args.build is None:
+    elif args.build is None and not args.scans:
         parser.print_help()
 
 

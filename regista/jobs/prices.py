@@ -4,6 +4,7 @@
                 in 8 bits: g times quicker, in 4 bits g g_4 rate_4 / (2 rate_8) times, and a sweep that casts the operands (recipes.py)
 (2) attention   the same / f_a, backward / f_b                                                                                   -> attention_s
 (3) sweep       bytes / (memory f_s)                                                                                              -> sweep_s
+    scan, causal convolution   seconds of the kernel alone (planner.cost.scans) / f_p                                             -> scan_s
 (4) meeting     host(p) + seconds of NCCL on idle links (planner.cost.nccl) / f_n inside a domain, / f_c beyond; host = 0 in a graph   -> meeting_s
 (5) pass        (device^4 + host^4)^(1/4);  device = (1) + (2) + (3) + what shows of (4); a ring shows what attention does not hide -> pass_s
 (6) pass of many devices   (5) (1 + growth log2(devices / 8))
@@ -23,12 +24,13 @@ from math import log2
 
 from planner.cost.kernels import KernelModel
 from planner.cost.nccl import CollectiveModel, Kind
+from planner.cost.scans import scan_rates
 from planner.ir.collective import Collective
 from planner.ir.tensor import DType
 from regista.jobs.job import Attention, Precision, Running
 from regista.jobs.machines import Machine
 from regista.jobs.recipes import casting
-from regista.jobs.work.kernels import AttentionCore, Group, Kernel, Meeting, Product, Ring, Sweep
+from regista.jobs.work.kernels import AttentionCore, CausalConvolution, Group, Kernel, Meeting, Product, Ring, Scan, Sweep
 
 __all__ = ["COLLECTIVE_UNITS", "Prices"]
 
@@ -36,6 +38,9 @@ SHARP = 4.0
 
 EXCHANGE_UNITS = 24
 """Multiprocessors that an exchange of experts takes from computing beside it. [DeepEP's README: num_sms 24; HybridEP 16 to 32]"""
+
+SCAN_LAUNCHES = {False: 5, True: 13}
+"""Kernels of a chunked scan, forward and backward. [mamba-ssm 2.2: ssd_combined.py]"""
 
 COLLECTIVE_UNITS = 16
 """The same of an all-gather, a reduce-scatter or an all-reduce of NCCL. [NVIDIA's blog on NCCL 2.27, 2025: rings take 16 or more, SHARP 6 or fewer]"""
@@ -123,6 +128,17 @@ class Prices:
         """Equation (3)."""
         return size_bytes / self._memory
 
+    def scan_s(self, kernel: Scan | CausalConvolution) -> float:
+        """Equation (3), second line."""
+        rates = scan_rates(self.machine.name)
+        match kernel:
+            case Scan():
+                alone_s = rates.scan_s(kernel.tokens, kernel.heads, kernel.width, backward=kernel.backward)
+            case CausalConvolution():
+                value_bytes = self.running.precision.value_bytes
+                alone_s = rates.conv_s(kernel.tokens, kernel.channels, value_bytes, backward=kernel.backward)
+        return alone_s / self._value("product_share")
+
     def host_s(self, group: Group, *, of_experts: bool = False) -> float:
         """What the members of a group wait for the slowest of their hosts; a CUDA graph and XLA have no host in between."""
         if self._is_without_host(of_experts=of_experts):
@@ -167,6 +183,8 @@ class Prices:
                         rest_s += one_s
                 case AttentionCore():
                     attention_s += self.attention_s(kernel)
+                case Scan() | CausalConvolution():
+                    rest_s += self.scan_s(kernel)
                 case Meeting() if kernel.of_experts:
                     sent_bytes = kernel.total_bytes * kernel.share_sent(self.machine.domain)
                     one_s = kernel.count * self.meeting_s(kernel.collective, sent_bytes, kernel.group)
@@ -199,8 +217,10 @@ class Prices:
                 return kernel.count
             case Ring():
                 return kernel.rounds
-            case AttentionCore():
+            case AttentionCore() | CausalConvolution():
                 return 1
+            case Scan():
+                return SCAN_LAUNCHES[kernel.backward]
 
     def _launch_s(self, *, of_experts: bool) -> float:
         """Host time of one launch."""

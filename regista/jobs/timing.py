@@ -22,12 +22,14 @@ from regista.jobs.prices import COLLECTIVE_UNITS, Prices
 from regista.jobs.recipes import casting
 from regista.jobs.work import (
     AttentionCore,
+    CausalConvolution,
     Chunk,
     Group,
     Kernel,
     Meeting,
     Product,
     Ring,
+    Scan,
     Sweep,
     chunk_stacks,
     chunks_of,
@@ -242,6 +244,8 @@ def _kind(kernel: Kernel) -> str:
             return "matrix products"
         case AttentionCore():
             return "attention"
+        case Scan() | CausalConvolution():
+            return "scans"
         case Sweep():
             return "memory-bound kernels"
         case Ring():

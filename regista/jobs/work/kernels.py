@@ -1,4 +1,4 @@
-"""Kinds of work that have a price: matrix products, attention, sweeps over memory, and meetings of devices."""
+"""Kinds of work that have a price: matrix products, attention, scans, sweeps over memory, and meetings of devices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from planner.ir.collective import Collective
 
-__all__ = ["AttentionCore", "Group", "Kernel", "Meeting", "Product", "Ring", "Sweep"]
+__all__ = ["AttentionCore", "CausalConvolution", "Group", "Kernel", "Meeting", "Product", "Ring", "Scan", "Sweep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,33 @@ class AttentionCore:
     head_dim: int
     causal: bool
     parts: int = 1
+    backward: bool = False
+
+    @property
+    def of_experts(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Chunked scan of a Mamba-2 layer of one micro-batch on one device.   width: elements of a head."""
+
+    tokens: int
+    heads: int
+    width: int
+    backward: bool = False
+
+    @property
+    def of_experts(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class CausalConvolution:
+    """Depthwise convolution of a few taps along a sequence, and its activation, in one kernel."""
+
+    tokens: int
+    channels: int
     backward: bool = False
 
     @property
@@ -120,4 +147,4 @@ class Ring:
         return False
 
 
-Kernel = Product | AttentionCore | Sweep | Meeting | Ring
+Kernel = Product | AttentionCore | Scan | CausalConvolution | Sweep | Meeting | Ring

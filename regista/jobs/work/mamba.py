@@ -1,20 +1,14 @@
-"""A Mamba-2 layer on one device (Dao & Gu 2024, state space duality): products by pieces of a sequence, and passes over memory.
+"""A Mamba-2 layer on one device (Dao & Gu 2024, state space duality), as Megatron-Core's MambaMixer runs it in training.
 
-    norm - in (z, x, B, C, dt) - convolution - scan - gated norm - out - add
-
-Of each piece of PIECE tokens and each head, with state N and head width P:  C B' (Q x Q x N, per group), its product with x (Q x P x Q),
-the state that the piece leaves (N x P x Q) and what earlier pieces give (Q x P x N).
+norm - in (z, x, B, C, dt) - causal convolution - chunked scan - gated norm - out - add
 """
 
 from __future__ import annotations
 
 from regista.jobs.job import Job
-from regista.jobs.work.kernels import Kernel, Product, Sweep
+from regista.jobs.work.kernels import CausalConvolution, Kernel, Product, Scan, Sweep
 
 __all__ = ["mamba_products", "mamba_scan"]
-
-PIECE = 128
-"""Tokens of a piece. [mamba-ssm, Megatron-LM: chunk_size 128 of MambaMixer]"""
 
 
 def mamba_products(job: Job, rows: int) -> list[Product]:
@@ -24,17 +18,19 @@ def mamba_products(job: Job, rows: int) -> list[Product]:
 
 
 def mamba_scan(job: Job, rows: int, *, backward: bool) -> list[Kernel]:
-    """The convolution, the scan and the gated norm; the backward pass makes each product's two gradients, and the scan again."""
+    """The convolution, the scan and the gated norm.
+
+    Several sequences lie token by token between the products and sequence by sequence in the scan: they are copied there and back.
+    """
     model, tp, value = job.model, job.layout.tp, job.running.precision.value_bytes
-    pieces, heads, groups = max(1, rows // PIECE), max(1, model.mamba_heads // tp), max(1, model.mamba_groups // tp)
-    times, state, width = 3 if backward else 1, model.state_dim, model.mamba_head_dim
-    moved = float(rows * (model.mamba_columns + 2 * model.mamba_width) // tp * value)
-    states = 4.0 * pieces * heads * width * state
-    return [
-        Product(PIECE, PIECE, state, batch=pieces * groups, count=times, low=False),
-        Product(PIECE, width, PIECE, batch=pieces * heads, count=times, low=False),
-        Product(state, width, PIECE, batch=pieces * heads, count=times, low=False),
-        Product(PIECE, width, state, batch=pieces * heads, count=times, low=False),
-        Sweep(2 * moved * (2 if backward else 1), count=4),
-        Sweep(2 * states * times, count=times),
+    heads, groups = max(1, model.mamba_heads // tp), max(1, model.mamba_groups // tp)
+    width, columns = heads * model.mamba_head_dim, model.mamba_columns // tp
+    made: list[Kernel] = [
+        CausalConvolution(rows, width + 2 * groups * model.state_dim, backward),
+        Scan(rows, heads, model.mamba_head_dim, backward),
+        # A norm reads the scan's result and z and writes one tensor; backward it reads both and a gradient, and writes two.
+        Sweep(float(rows * width * value) * (5 if backward else 3), count=1),
     ]
+    if job.layout.micro_batch > 1:
+        made.append(Sweep(2.0 * rows * (columns + width) * value, count=2))
+    return made

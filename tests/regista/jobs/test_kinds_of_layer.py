@@ -14,7 +14,7 @@ from regista.jobs.machines import load_machine
 from regista.jobs.memory import Owner, chunk_parameters, stage_memory
 from regista.jobs.pipeline import schedule_of
 from regista.jobs.predict import predict
-from regista.jobs.work import AttentionCore, Product, chunk_stacks, chunks_of, layer_forward
+from regista.jobs.work import AttentionCore, CausalConvolution, Product, Scan, chunk_stacks, chunks_of, layer_backward, layer_forward
 
 LATENT = Model(
     name="latent", layers=4, hidden=1024, ffn=4096, heads=8, kv_heads=8, head_dim=192, vocab=32000, seq=1024,
@@ -82,6 +82,23 @@ def test_layers_of_a_hybrid_are_what_their_letters_say_in_every_chunk():
     done = predict(one)
     assert done.step_high_s / done.step_s > 1.28, "no step of a hybrid was fitted to"
     assert sum(chunk_parameters(one, chunk).expert for chunk in chunks_of(one)) == pytest.approx(23 * 128 * 2 * 2688 * 1856 / 4)
+
+
+def test_a_layer_of_a_hybrid_has_one_scan_and_one_convolution_of_its_ranks_heads():
+    model = replace(family(HYBRID), part=Part.MAMBA)
+    whole, half = job(model, dp=4, global_batch=4), job(model, tp=2, dp=2, global_batch=4, sequence_parallel=True)
+    for of, backward in ((layer_forward, False), (layer_backward, True)):
+        for one, heads in ((whole, 64), (half, 32)):
+            kernels = of(one)
+            (scan,) = [k for k in kernels if isinstance(k, Scan)]
+            (conv,) = [k for k in kernels if isinstance(k, CausalConvolution)]
+            assert (scan.heads, scan.width, scan.backward, scan.tokens) == (heads, 64, backward, one.model.seq * one.layout.micro_batch)
+            assert (conv.channels, conv.backward) == (heads * 64 + 2 * 8 * 128 * heads // 64, backward)
+
+
+def test_the_time_of_a_hybrid_says_what_its_scans_take():
+    done = predict(job(family(HYBRID), dp=8, ep=8, global_batch=8))
+    assert 0.03 < done.seconds["scans"] / done.step_s < 0.5
 
 
 def test_a_whole_layer_keeps_what_its_attention_and_its_feed_forward_keep_apart():
