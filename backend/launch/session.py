@@ -196,13 +196,14 @@ class Session:
         numbers = dict(self._numbers(number))
         if lr is None:
             return numbers
-        rates = [float(rate) for rate in lr] if isinstance(lr, Sequence) else [float(lr)] * len(numbers)
-        if not numbers or len(rates) != len(numbers) or not all(isfinite(rate) and rate >= 0 for rate in rates):
+        names = [name for name in numbers if name.startswith("lr.")]
+        rates = [float(rate) for rate in lr] if isinstance(lr, Sequence) else [float(lr)] * len(names)
+        if not names or len(rates) != len(names) or not all(isfinite(rate) and rate >= 0 for rate in rates):
             raise InvalidProgram(
-                f"step {number} was given lr={lr}, and the plan takes {len(numbers)} learning rates from outside, finite numbers of at least 0; "
+                f"step {number} was given lr={lr}, and the plan takes {len(names)} learning rates from outside, finite numbers of at least 0; "
                 "plan a Program with lr_schedule=... to change rates, and give one rate or as many as there are groups"
             )
-        return dict(zip(numbers, rates, strict=True))
+        return numbers | dict(zip(names, rates, strict=True))
 
     @contextmanager
     def between_steps(self) -> Iterator[PausedRun]:

@@ -29,12 +29,12 @@ Updated = Sequence[Tensor]
 class AdamNumbers:
     """What the updates of several parameters have in common.
 
-    lr: None where it is the last argument.
+    lr, beta1: None where they are arguments behind the operands, in this order.
     decoupled: weight decay as in AdamW.   amsgrad: a parameter has a sixth operand, max_exp_avg_sq.
     """
 
     lr: float | None
-    beta1: float
+    beta1: float | None
     beta2: float
     eps: float
     weight_decay: float
@@ -120,11 +120,13 @@ def update_call(op: Op, overwritable: frozenset[str]) -> tuple[Callable[..., Upd
         may_write = isinstance(param, Ref) and param.value in overwritable
         return sgd_in_place((may_write, buffer is None or (isinstance(buffer, Ref) and buffer.value in overwritable))), op.args
     if op.target == ADAMS:
-        values, (lr, *others) = op.args[:-_CONSTANTS], op.args[-_CONSTANTS:]
-        names = ("beta1", "beta2", "eps", "weight_decay", "decoupled", "amsgrad")
-        numbers = AdamNumbers(lr=None if isinstance(lr, Ref) else lr, **dict(zip(names, others, strict=True)))  # type: ignore[arg-type]
+        values, constants = op.args[:-_CONSTANTS], op.args[-_CONSTANTS:]
+        given = tuple(arg for arg in constants if isinstance(arg, Ref))  # lr and beta1 of a schedule
+        names = ("lr", "beta1", "beta2", "eps", "weight_decay", "decoupled", "amsgrad")
+        known = (None if isinstance(arg, Ref) else arg for arg in constants)
+        numbers = AdamNumbers(**dict(zip(names, known, strict=True)))  # type: ignore[arg-type]
         own = tuple(isinstance(arg, Ref) and (place % numbers.width == 1 or arg.value in overwritable) for place, arg in enumerate(values))
-        return adam_in_place(own, numbers), (*values, lr) if isinstance(lr, Ref) else values
+        return adam_in_place(own, numbers), (*values, *given)
     own = tuple(isinstance(arg, Ref) and arg.value in overwritable for arg in op.args)
     if (by_rows := in_place(op.target, own)) is not None:
         return by_rows, op.args
@@ -144,12 +146,15 @@ def adam_in_place(own: Sequence[bool], numbers: AdamNumbers) -> Callable[..., Up
             arguments are copied where it is False.
 
     Returns:
-        a function of the operands (AdamNumbers.width) of the first parameter, then of the second, ..., at the end lr if it is an argument.
+        a function of the operands (AdamNumbers.width) of the first parameter, then of the second, ..., at the end lr and beta1 if they are
+        arguments.
     """
     width = numbers.width
     kernel = torch._fused_adamw_ if numbers.decoupled else torch._fused_adam_
 
     def adam(*values: Tensor) -> Updated:
+        beta1 = number(values[-1]) if numbers.beta1 is None else numbers.beta1
+        values = values[:-1] if numbers.beta1 is None else values
         rate: Rate = _rate(values[-1]) if numbers.lr is None else numbers.lr
         values = values[:-1] if numbers.lr is None else values
         updated = [_one_piece(value, mine) for value, mine in zip(values, own, strict=True)]
@@ -169,7 +174,7 @@ def adam_in_place(own: Sequence[bool], numbers: AdamNumbers) -> Callable[..., Up
                 *(largest or [[]]),
                 steps,
                 lr=rate,
-                beta1=numbers.beta1,
+                beta1=beta1,
                 beta2=numbers.beta2,
                 weight_decay=numbers.weight_decay,
                 eps=numbers.eps,
@@ -194,8 +199,8 @@ def sgd_in_place(own: tuple[bool, bool]) -> Callable[..., Updated]:
         own: whether (param, momentum_buffer) may be overwritten; what may not is copied first.
     """
 
-    def sgd(param: Tensor, grad: Tensor, buffer: Tensor | None, lr: Rate, momentum: float, weight_decay: float, nesterov: bool) -> Updated:
-        rate = number(lr)
+    def sgd(param: Tensor, grad: Tensor, buffer: Tensor | None, lr: Rate, momentum: Rate, weight_decay: float, nesterov: bool) -> Updated:
+        rate, momentum = number(lr), number(momentum)
         param = param if own[0] else param.clone()
         if weight_decay != 0:
             grad = grad.add(param, alpha=weight_decay)

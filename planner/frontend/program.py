@@ -20,7 +20,7 @@ from planner.frontend.optim import Group, Optimizer, as_groups
 from planner.frontend.optim.clipping import ClipNorm, clip_norm_of, clip_value_of
 from planner.frontend.optim.groups import held_state
 from planner.frontend.optim.loss_scale import GivenLossScale, loss_scaling_of, state_of
-from planner.frontend.optim.schedule import LrSchedule, rates_of
+from planner.frontend.optim.schedule import LrSchedule, schedule_of
 from planner.frontend.optim.updates import checked_decay
 from planner.frontend.outputs import AskedOutputs, asked_outputs
 from planner.frontend.plannable import refuse_module
@@ -119,10 +119,11 @@ class Program:
         refuse_hooks(module, optimizer)
         self.groups: tuple[Group, ...] = as_groups(optimizer, dict(module.named_parameters()))
         self._given_optimizer = optimizer
-        self._rates = rates_of(lr_schedule, optimizer, len(self.groups))
+        self._schedule = schedule_of(lr_schedule, optimizer, len(self.groups))
         self._update = Update(
             groups=self.groups,
-            scheduled=self._rates is not None,
+            scheduled=self._schedule is not None,
+            cycled=self._schedule is not None and self._schedule.momenta is not None,
             clip_norm=clip_norm_of(clip_norm),
             clip_value=clip_value_of(clip_value),
             ema=checked_decay(ema),
@@ -179,10 +180,11 @@ class Program:
         """The same program with another update; what is None stays as it is.  Raises as Program() does."""
         other, old = self._anew(), self._update
         if lr_schedule is not None:
-            other._rates = rates_of(lr_schedule, self._given_optimizer, len(self.groups))
+            other._schedule = schedule_of(lr_schedule, self._given_optimizer, len(self.groups))
         other._update = replace(
             old,
-            scheduled=other._rates is not None,
+            scheduled=other._schedule is not None,
+            cycled=other._schedule is not None and other._schedule.momenta is not None,
             clip_norm=old.clip_norm if clip_norm is None else clip_norm_of(clip_norm),
             clip_value=old.clip_value if clip_value is None else clip_value_of(clip_value),
             ema=old.ema if ema is None else checked_decay(ema),
@@ -214,7 +216,7 @@ class Program:
         asked = asked_outputs(outputs)
         if asked not in self._evaluations:
             other = self._evaluations[asked] = self._anew()
-            other._asked, other._rates = asked, None
+            other._asked, other._schedule = asked, None
         return self._evaluations[asked]
 
     @property
@@ -325,10 +327,12 @@ class Program:
     def step_numbers(self, step: int) -> dict[str, float]:
         """The step inputs of the graph at a step, by GraphInput.name: ``lr.0`` is the learning rate of group 0; none without a schedule.
 
+        With a scheduler that cycles momentum ``momentum.0`` is that of group 0, the first of its betas where it has such.
+
         Raises:
             InvalidProgram: the schedule gives no finite rate of at least 0 for this step.
         """
-        return {} if self._rates is None else {f"lr.{number}": rate for number, rate in enumerate(self._rates(step))}
+        return {} if self._schedule is None else self._schedule.numbers(step)
 
     @property
     def random_state(self) -> dict[str, Tensor]:

@@ -198,7 +198,7 @@ class GraphInput:
     """A value that enters the graph.
 
     ``name``: a parameter's or buffer's FQN; ``FQN:slot`` for optimizer state (``h.0.weight:exp_avg``); for the batch the
-    argument's position (``input.0``); for a step input what it is (``lr.0``, the learning rate of parameter group 0).
+    argument's position (``input.0``); for a step input what it is (``lr.0``, the learning rate of parameter group 0; ``momentum.0``, its momentum).
     ``batch_dim`` is the tensor dim that micro-batches slice (None: every micro-batch sees it all).
     ``copy_of`` of a working copy is the value of the parameter (``FQN:bfloat16`` is its name).
     ``whole_of``: the name of the batch input that this one is once more, of the whole batch in every micro-batch.

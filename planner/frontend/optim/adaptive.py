@@ -27,6 +27,7 @@ class _Moments:
     """
 
     all_slots: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq", "step")
+    momentum_at: ClassVar[int | None] = 1
     maximize: bool = False
     lr: float = 2e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -102,6 +103,7 @@ class Adadelta:
     """
 
     target: ClassVar[str] = "regista.adadelta"
+    momentum_at: ClassVar[int | None] = None
     all_slots: ClassVar[tuple[str, ...]] = ("square_avg", "acc_delta", "step")
     lr: float = 1.0
     rho: float = 0.9

@@ -15,6 +15,7 @@ Of a table with a sparse gradient the target is ``rows`` (regista.rows_sgd, rows
 up; a rule without refuses sparse gradients, as torch does.
 
 An op's arguments are (parameter, gradient, states, learning rate, other numbers); a state that the rule does not keep is None.
+``momentum_at``: where among the numbers momentum or the first beta stands, None: the rule has neither.
 planner.frontend.optim.updates has what the ops compute.
 """
 
@@ -44,6 +45,7 @@ class SGD:
     """
 
     target: ClassVar[str] = "regista.sgd"
+    momentum_at: ClassVar[int | None] = 1
     rows: ClassVar[str] = "regista.rows_sgd"
     all_slots: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
     lr: float = 0.01
@@ -84,6 +86,7 @@ class AdamW:
     """
 
     target: ClassVar[str] = "regista.adamw"
+    momentum_at: ClassVar[int | None] = 1
     all_slots: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq", "step")
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -115,6 +118,7 @@ class Adam:
     """
 
     target: ClassVar[str] = "regista.adam"
+    momentum_at: ClassVar[int | None] = 1
     all_slots: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq", "step", "max_exp_avg_sq")
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -148,6 +152,7 @@ class LazyAdam:
     """
 
     target: ClassVar[str] = "regista.adam"
+    momentum_at: ClassVar[int | None] = 1
     rows: ClassVar[str] = "regista.rows_adam"
     all_slots: ClassVar[tuple[str, ...]] = Adam.all_slots
     lr: float = 1e-3
@@ -184,6 +189,7 @@ class Adagrad:
     """
 
     target: ClassVar[str] = "regista.adagrad"
+    momentum_at: ClassVar[int | None] = None
     rows: ClassVar[str] = "regista.rows_adagrad"
     all_slots: ClassVar[tuple[str, ...]] = ("sum", "step")
     lr: float = 0.01
@@ -221,6 +227,7 @@ class RMSprop:
     """
 
     target: ClassVar[str] = "regista.rmsprop"
+    momentum_at: ClassVar[int | None] = 4
     all_slots: ClassVar[tuple[str, ...]] = ("square_avg", "step", "momentum_buffer", "grad_avg")
     lr: float = 0.01
     alpha: float = 0.99
@@ -254,6 +261,7 @@ class Adafactor:
     """
 
     target: ClassVar[str] = "regista.adafactor"
+    momentum_at: ClassVar[int | None] = None
     all_slots: ClassVar[tuple[str, ...]] = ("step", "row_var", "col_var", "variance")
     lr: float = 0.01
     beta2_decay: float = -0.8
@@ -286,6 +294,7 @@ class Muon:
     """
 
     target: ClassVar[str] = "regista.muon"
+    momentum_at: ClassVar[int | None] = 2
     all_slots: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
     lr: float = 1e-3
     weight_decay: float = 0.1

@@ -1,7 +1,8 @@
 """Learning rates by step: from schedulers of torch, or from a function of the step.
 
 A schedule is no part of the graph: the rate of each group is an input of the step (InputKind.STEP_INPUT), a number that whoever performs a
-Plan gives to every step.  So another schedule is the same graph, and the same Plan.
+Plan gives to every step.  So another schedule is the same graph, and the same Plan.  Schedulers that cycle momentum with it (OneCycleLR and
+CyclicLR unless they are told not to) make it a second input of each group.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from planner.ir.errors import InvalidProgram, Unsupported
 
-__all__ = ["LrSchedule", "Rates", "rates_of"]
+__all__ = ["LrSchedule", "Schedule", "schedule_of"]
 
 LrSchedule = LRScheduler | Sequence[LRScheduler] | Callable[[int], float | Sequence[float]]
 """A scheduler of torch that is stepped once per step, several of them in that order, or step -> the rate of all groups, or one per group."""
@@ -27,16 +29,38 @@ LrSchedule = LRScheduler | Sequence[LRScheduler] | Callable[[int], float | Seque
 Rates = Callable[[int], tuple[float, ...]]
 """Step -> the learning rate of each group."""
 
+Momenta = Callable[[int], tuple[float, ...]]
+"""Step -> the momentum of each group: the first of its betas where it has such."""
 
-def rates_of(given: LrSchedule | None, optimizer: object, num_groups: int) -> Rates | None:
-    """The rates of a schedule, checked at every step; None: there is none, and rates are constants of the graph.
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What changes from step to step.   momenta: None: they do not."""
+
+    rates: Rates
+    momenta: Momenta | None = None
+
+    def numbers(self, step: int) -> dict[str, float]:
+        """By the name of the graph's input: ``lr.0`` is the learning rate of group 0, ``momentum.0`` its momentum.
+
+        Raises:
+            InvalidProgram: no legal number for this step.
+        """
+        numbers = {f"lr.{group}": rate for group, rate in enumerate(self.rates(step))}
+        if self.momenta is not None:
+            numbers |= {f"momentum.{group}": momentum for group, momentum in enumerate(self.momenta(step))}
+        return numbers
+
+
+def schedule_of(given: LrSchedule | None, optimizer: object, num_groups: int) -> Schedule | None:
+    """A schedule whose rates are checked at every step; None: there is none, and rates are constants of the graph.
 
     Args:
         optimizer: what the Program was given; schedulers must be of this very optimizer.  They are copied as they stand, and step 0 has the rate
             that the optimizer's next step would have.
 
     Raises:
-        Unsupported: a scheduler is attached to the optimizer and not given; one that needs the loss; one that changes more than rates.
+        Unsupported: a scheduler is attached to the optimizer and not given; one that needs the loss; one that changes more than rates and momenta.
         InvalidProgram: something else than a schedule, a scheduler of another optimizer, or step 0 has no legal rate.
     """
     if given is None:
@@ -51,6 +75,7 @@ def rates_of(given: LrSchedule | None, optimizer: object, num_groups: int) -> Ra
             )
         return None
     rates: Rates
+    momenta: Momenta | None = None
     schedulers = (given,) if isinstance(given, LRScheduler) else tuple(given) if isinstance(given, Sequence) else ()
     if schedulers and isinstance(optimizer, list | tuple):
         raise Unsupported(
@@ -58,7 +83,8 @@ def rates_of(given: LrSchedule | None, optimizer: object, num_groups: int) -> Ra
             "give a function of the step with the rates of all groups: lr_schedule=lambda step: (RATE, RATE)"
         )
     if schedulers:
-        rates = _SteppedCopies(schedulers, optimizer)
+        rates = copies = _SteppedCopies(schedulers, optimizer)
+        momenta = copies.momenta if copies.cycles_momentum else None
     elif callable(given):
         rates = _checked_function(given, num_groups)
     else:
@@ -77,7 +103,7 @@ def rates_of(given: LrSchedule | None, optimizer: object, num_groups: int) -> Ra
         return step_rates
 
     checked(0)
-    return checked
+    return Schedule(checked, momenta)
 
 
 def _attached(optimizer: object) -> str | None:
@@ -114,7 +140,10 @@ def _checked_function(function: Callable[[int], float | Sequence[float]], num_gr
 
 
 class _SteppedCopies:
-    """Copies of schedulers and of their optimizer's groups, stepped as far as they were asked for."""
+    """Copies of schedulers and of their optimizer's groups, stepped as far as they were asked for; called: the rates of a step.
+
+    cycles_momentum: a scheduler says that it does; of the others, nothing but rates may change.
+    """
 
     def __init__(self, schedulers: Sequence[object], optimizer: object) -> None:
         for scheduler in schedulers:
@@ -137,12 +166,16 @@ class _SteppedCopies:
         memo[id(optimizer.state)] = defaultdict(dict)
         self._schedulers: tuple[LRScheduler, ...] = copy.deepcopy(tuple(schedulers), memo)  # type: ignore[arg-type]
         self._groups: list[dict[str, Any]] = self._schedulers[0].optimizer.param_groups
-        self._others = [_other_numbers(group) for group in self._groups]
-        self._rates = [self._now()]
+        self.cycles_momentum = any(getattr(scheduler, "cycle_momentum", False) for scheduler in _all(self._schedulers))
+        self._others = [self._unchanged(group) for group in self._groups]
+        self._rates, self._momenta = [self._now()], [self._momenta_now()]
         self(1)  # a scheduler that changes more than rates is refused here
 
     def _now(self) -> tuple[float, ...]:
         return tuple(float(group["lr"]) for group in self._groups)
+
+    def _momenta_now(self) -> tuple[float, ...]:
+        return tuple(_momentum(group) for group in self._groups) if self.cycles_momentum else ()
 
     def __call__(self, step: int) -> tuple[float, ...]:
         while len(self._rates) <= step:
@@ -150,7 +183,22 @@ class _SteppedCopies:
             for scheduler in self._schedulers:
                 self._step(scheduler, at)
             self._rates.append(self._now())
+            self._momenta.append(self._momenta_now())
         return self._rates[step]
+
+    def momenta(self, step: int) -> tuple[float, ...]:
+        """The momentum of each group at a step."""
+        self(step)
+        return self._momenta[step]
+
+    def _unchanged(self, group: Mapping[str, object]) -> dict[str, object]:
+        """What no scheduler may change in a group."""
+        numbers = _other_numbers(group)
+        if self.cycles_momentum:
+            numbers.pop("momentum", None)
+            if isinstance(betas := numbers.get("betas"), tuple):
+                numbers["betas"] = betas[1:]
+        return numbers
 
     def _step(self, scheduler: LRScheduler, at: int) -> None:
         shown = type(scheduler).__name__
@@ -163,11 +211,11 @@ class _SteppedCopies:
                 f"{shown} has no learning rate for step {at}: {type(error).__name__}: {error}; ask for fewer steps"
             ) from error
         for number, (group, before) in enumerate(zip(self._groups, self._others, strict=True)):
-            changed = [name for name, value in _other_numbers(group).items() if value != before.get(name)]
+            changed = [name for name, value in self._unchanged(group).items() if value != before.get(name)]
             if changed:
                 raise Unsupported(
-                    f"{shown} changes {', '.join(changed)} of group {number} at step {at}; only learning rates are inputs of a step: "
-                    "build it with cycle_momentum=False"
+                    f"{shown} changes {', '.join(changed)} of group {number} at step {at}; only learning rates, and momenta of schedulers with "
+                    "cycle_momentum, are inputs of a step: leave the others as they are"
                 )
 
 
@@ -177,3 +225,13 @@ _NUMBERS = ("momentum", "betas", "weight_decay", "eps", "alpha", "lr_decay", "be
 def _other_numbers(group: Mapping[str, object]) -> dict[str, object]:
     """What a rule takes from a group beside its rate."""
     return {name: group[name] for name in _NUMBERS if name in group}
+
+
+def _momentum(group: Mapping[str, Any]) -> float:
+    return float(group["betas"][0] if "betas" in group else group["momentum"])
+
+
+def _all(schedulers: Sequence[object]) -> list[object]:
+    """With those that a SequentialLR or a ChainedScheduler has."""
+    within = [inner for scheduler in schedulers for inner in _all(getattr(scheduler, "_schedulers", ()))]
+    return [*schedulers, *within]

@@ -1,7 +1,8 @@
 """What the update ops compute: functions of values, so that a step is a value and not an effect.
 
-All follow torch.optim's single-tensor code (foreach=False) operation by operation, so they agree to the last bits.  The learning rate is a
-number, or a 0-d tensor where it is an input of the step; planner.frontend.optim.rules says which states there are.
+All follow torch.optim's single-tensor code (foreach=False) operation by operation, so they agree to the last bits.  The learning rate, and of
+a schedule that cycles it momentum or beta1, are numbers, or 0-d tensors where they are inputs of the step; planner.frontend.optim.rules says
+which states there are.
 
 Source: torch.optim.{sgd,adam,adagrad,rmsprop,adamax,nadam,radam,adadelta,_adafactor,_muon}._single_tensor_*, torch 2.13.
 """
@@ -22,12 +23,12 @@ Rate = float | Tensor
 
 
 def number(value: Rate) -> float:
-    """A learning rate as a number (on an accelerator this waits for the device)."""
+    """A learning rate or a momentum as a number (on an accelerator this waits for the device)."""
     return float(value.item()) if isinstance(value, Tensor) else value
 
 
 def sgd_update(
-    param: Tensor, grad: Tensor, momentum_buffer: Tensor | None, lr: Rate, momentum: float, weight_decay: float, nesterov: bool
+    param: Tensor, grad: Tensor, momentum_buffer: Tensor | None, lr: Rate, momentum: Rate, weight_decay: float, nesterov: bool
 ) -> list[Tensor]:
     """One SGD step of one parameter.  Torch starts the buffer at the first gradient; zeros give the same value.
 
@@ -38,6 +39,7 @@ def sgd_update(
     grad = _with_l2_term(grad, param, weight_decay)
     if momentum_buffer is None:
         return [param.add(grad, alpha=-rate)]
+    momentum = number(momentum)
     buffer = momentum_buffer.mul(momentum).add_(grad)
     direction = grad.add(buffer, alpha=momentum) if nesterov else buffer
     return [param.add(direction, alpha=-rate), buffer]
@@ -50,7 +52,7 @@ def adamw_update(
     exp_avg_sq: Tensor,
     step: Tensor,
     lr: Rate,
-    beta1: float,
+    beta1: Rate,
     beta2: float,
     eps: float,
     weight_decay: float,
@@ -71,7 +73,7 @@ def adam_update(
     step: Tensor,
     max_exp_avg_sq: Tensor | None,
     lr: Rate,
-    beta1: float,
+    beta1: Rate,
     beta2: float,
     eps: float,
     weight_decay: float,
@@ -82,6 +84,7 @@ def adam_update(
     Returns:
         [new parameter, new exp_avg, new exp_avg_sq, new step], with amsgrad also the new max_exp_avg_sq.
     """
+    beta1 = number(beta1)
     rate, step = (number(lr) if step.is_cpu else lr), step + 1
     param, grad = _decayed(param, grad, rate, weight_decay, decoupled)
     average, square = _moments(grad, exp_avg, exp_avg_sq, beta1, beta2)
@@ -121,7 +124,7 @@ def rmsprop_update(
     alpha: float,
     eps: float,
     weight_decay: float,
-    momentum: float,
+    momentum: Rate,
 ) -> list[Tensor]:
     """One RMSprop step of one parameter: [new parameter, new square_avg, new step], then the states that are not None, in their order."""
     rate = number(lr)
@@ -129,15 +132,17 @@ def rmsprop_update(
     square = square_avg.mul(alpha).addcmul_(grad, grad, value=1 - alpha)
     average = None if grad_avg is None else grad_avg.lerp(grad, 1 - alpha)
     root = (square.sqrt() if average is None else square.addcmul(average, average, value=-1).sqrt_()).add_(eps)
-    buffer = None if momentum_buffer is None else momentum_buffer.mul(momentum).addcdiv_(grad, root)
+    buffer = None if momentum_buffer is None else momentum_buffer.mul(number(momentum)).addcdiv_(grad, root)
     new = param.addcdiv(grad, root, value=-rate) if buffer is None else param.add(buffer, alpha=-rate)
     return [new, square, step + 1, *(state for state in (buffer, average) if state is not None)]
 
 
-def adamax_update(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_inf: Tensor, step: Tensor, lr: Rate, *numbers: float) -> list[Tensor]:
-    """One Adamax step of one parameter: [new parameter, new exp_avg, new exp_inf, new step].   numbers: beta1, beta2, eps, weight_decay."""
-    beta1, beta2, eps, weight_decay = numbers
-    rate, step = number(lr), step + 1
+def adamax_update(
+    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_inf: Tensor, step: Tensor, lr: Rate, beta1: Rate, *numbers: float
+) -> list[Tensor]:
+    """One Adamax step of one parameter: [new parameter, new exp_avg, new exp_inf, new step].   numbers: beta2, eps, weight_decay."""
+    beta2, eps, weight_decay = numbers
+    rate, beta1, step = number(lr), number(beta1), step + 1
     grad = _with_l2_term(grad, param, weight_decay)
     average = exp_avg.lerp(grad, 1 - beta1)
     largest = torch.maximum(exp_inf.mul(beta2), grad.abs().add_(eps))
@@ -145,16 +150,24 @@ def adamax_update(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_inf: Tensor,
 
 
 def nadam_update(
-    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, step: Tensor, mu_product: Tensor, lr: Rate, *numbers: float
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    step: Tensor,
+    mu_product: Tensor,
+    lr: Rate,
+    beta1: Rate,
+    *numbers: float,
 ) -> list[Tensor]:
     """One NAdam step of one parameter: [new parameter, new exp_avg, new exp_avg_sq, new step, new mu_product].
 
     Args:
         mu_product: the product of the momenta so far; before the first step it is 1, whatever is held.
-        numbers: beta1, beta2, eps, weight_decay, momentum_decay, decoupled.
+        numbers: beta2, eps, weight_decay, momentum_decay, decoupled.
     """
-    beta1, beta2, eps, weight_decay, momentum_decay, decoupled = numbers
-    rate, step = number(lr), step + 1
+    beta2, eps, weight_decay, momentum_decay, decoupled = numbers
+    rate, beta1, step = number(lr), number(beta1), step + 1
     count = step.item()
     param, grad = _decayed(param, grad, rate, weight_decay, decoupled)
     mu, mu_next = (beta1 * (1.0 - 0.5 * (0.96 ** (k * momentum_decay))) for k in (count, count + 1))
@@ -165,14 +178,16 @@ def nadam_update(
     return [new.addcdiv_(average, root, value=(-rate * mu_next) / (1.0 - product.item() * mu_next)), average, square, step, product]
 
 
-def radam_update(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, step: Tensor, lr: Rate, *numbers: float) -> list[Tensor]:
+def radam_update(
+    param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, step: Tensor, lr: Rate, beta1: Rate, *numbers: float
+) -> list[Tensor]:
     """One RAdam step of one parameter: [new parameter, new exp_avg, new exp_avg_sq, new step].
 
     Args:
-        numbers: beta1, beta2, eps, weight_decay, decoupled.
+        numbers: beta2, eps, weight_decay, decoupled.
     """
-    beta1, beta2, eps, weight_decay, decoupled = numbers
-    rate, step = number(lr), step + 1
+    beta2, eps, weight_decay, decoupled = numbers
+    rate, beta1, step = number(lr), number(beta1), step + 1
     count = step.item()
     param, grad = _decayed(param, grad, rate, weight_decay, decoupled)
     average, square = _moments(grad, exp_avg, exp_avg_sq, beta1, beta2)
@@ -255,7 +270,7 @@ def muon_update(
     momentum_buffer: Tensor,
     lr: Rate,
     weight_decay: float,
-    momentum: float,
+    momentum: Rate,
     nesterov: bool,
     a: float,
     b: float,
@@ -265,7 +280,7 @@ def muon_update(
     adjust_lr: str | None,
 ) -> list[Tensor]:
     """One Muon step of one whole matrix: [new parameter, new momentum_buffer].  The iteration computes in bfloat16, as torch's does."""
-    rate = number(lr)
+    rate, momentum = number(lr), number(momentum)
     buffer = momentum_buffer.lerp(grad, 1 - momentum)
     update = grad.lerp(buffer, momentum) if nesterov else buffer
     rows, columns = param.shape

@@ -20,6 +20,7 @@ from planner.frontend.optim import Group, Optimizer
 from planner.frontend.optim.clipping import ClipNorm, norm_dtype
 from planner.frontend.optim.loss_scale import GOOD_STEPS, SCALE, LossScaling
 from planner.frontend.optim.rules import SGD, Adagrad, LazyAdam, slot_type
+from planner.ir.errors import Unsupported
 from planner.ir.graph import ACCUMULATE, Arg, Dt, GraphInput, InputKind, Op, Ref, Role, step_input_value
 from planner.ir.tensor import DType, TensorType
 
@@ -35,7 +36,7 @@ class Update:
     """What happens to gradients once they are accumulated.
 
     groups: how parameters are trained; the gradients of all others are not computed.
-    scheduled: the learning rate of each group is an input of the step instead of a constant.
+    scheduled: the learning rate of each group is an input of the step instead of a constant.   cycled: its momentum, too.
     clip_norm, clip_value: gradients are clipped before.
     ema: decay of a moving average of each trained parameter, kept beside its optimizer state.
     grad_dtype: of accumulated and reduced gradients; None: as autograd gives them.
@@ -44,6 +45,7 @@ class Update:
 
     groups: Sequence[Group]
     scheduled: bool = False
+    cycled: bool = False
     clip_norm: ClipNorm | None = None
     clip_value: float | None = None
     ema: float | None = None
@@ -84,11 +86,21 @@ class Appended:
         """Unscale and clip the accumulated gradients of these parameters and update the parameters.
 
         by_rows: parameters that ``update_rows`` will update: their rates are inputs of the step, too.
+
+        Raises:
+            Unsupported: momentum is cycled, and a rule has none, or a table is updated by rows.
         """
-        if self._update.scheduled:
-            for rate in dict.fromkeys(map(self._rate_input, (*names, *by_rows))):
-                self.inputs.append(GraphInput(value=step_input_value(rate), kind=InputKind.STEP_INPUT, name=rate))
-                self.types[step_input_value(rate)] = TensorType((), DType.FLOAT64)
+        taken = [self._rate_input(name) for name in (*names, *by_rows)] if self._update.scheduled else []
+        if self._update.cycled:
+            if by_rows:
+                raise Unsupported(
+                    f"a schedule that cycles momentum, and {by_rows[0]}, whose looked-up rows alone are updated: build the scheduler with "
+                    "cycle_momentum=False, or the embedding with sparse=False"
+                )
+            taken += [self._momentum_input(name) for name in names]
+        for number in dict.fromkeys(taken):
+            self.inputs.append(GraphInput(value=step_input_value(number), kind=InputKind.STEP_INPUT, name=number))
+            self.types[step_input_value(number)] = TensorType((), DType.FLOAT64)
         self._gradients = {name: f"gradient:{name}" for name in names}
         if self._update.loss_scaling is not None:
             self._unscale(names, micro_batches, self._update.loss_scaling)
@@ -121,6 +133,10 @@ class Appended:
     def _rate_input(self, name: str) -> str:
         """The name of the input that holds the parameter's learning rate."""
         return f"lr.{self._group_of[name]}"
+
+    def _momentum_input(self, name: str) -> str:
+        """The name of the input that holds the parameter's momentum."""
+        return f"momentum.{self._group_of[name]}"
 
     def _rule(self, name: str) -> Optimizer:
         return self._update.groups[self._group_of[name]].rule
@@ -206,7 +222,14 @@ class Appended:
 
     def _update_one(self, name: str, gradient: str) -> None:
         rule = self._rule(name)
-        self._replace_state(name, rule.target, (Ref(gradient),), rule.hyper_parameters[1:])
+        numbers: list[Arg] = list(rule.hyper_parameters)
+        if self._update.cycled:
+            if rule.momentum_at is None:
+                raise Unsupported(
+                    f"a schedule cycles momentum, and {type(rule).__name__} has none: build the scheduler with cycle_momentum=False"
+                )
+            numbers[rule.momentum_at] = Ref(step_input_value(self._momentum_input(name)))
+        self._replace_state(name, rule.target, (Ref(gradient),), tuple(numbers[1:]))
 
     def _replace_state(
         self, name: str, target: str, gradient: tuple[Arg, ...], numbers: tuple[Arg, ...], table: tuple[Arg, ...] | None = None

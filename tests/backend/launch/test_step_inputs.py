@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 
@@ -36,6 +37,29 @@ def test_a_resumed_run_has_the_rates_of_its_steps(tmp_path: Path) -> None:
     assert all(torch.equal(rest.states[name], value) for name, value in whole.states.items())
     exported = [(group["lr"], group["weight_decay"]) for group in optimizer_state_dict(tmp_path)["param_groups"]]
     assert sorted(exported) == sorted([(program.step_numbers(5)["lr.0"], 0.1), (program.step_numbers(5)["lr.1"], 0.0)])
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_run_cycles_momentum_as_torch_does_and_an_export_has_that_of_its_last_step(
+    tmp_path: Path, kind: type[torch.optim.AdamW] | type[torch.optim.SGD]
+) -> None:
+    training = small_training()
+    parameters = list(training.module.parameters())
+    optimizer = kind(parameters, lr=0.01) if kind is torch.optim.AdamW else kind(parameters, lr=0.01, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=8, base_momentum=0.5)
+    program, plan = planned(replace(training, optimizer=optimizer, scheduler=scheduler))
+    wanted = train_plainly(program, optimizer, 4, schedulers=[scheduler])
+    outcome = regista.run(plan, program, steps=4, checkpoint=str(tmp_path))
+    assert outcome.losses == pytest.approx(wanted.losses, rel=1e-5)
+    (group,) = optimizer_state_dict(tmp_path)["param_groups"]
+    momentum = group["betas"][0] if kind is torch.optim.AdamW else group["momentum"]
+    assert momentum == program.step_numbers(3)["momentum.0"] < 0.9
+    with regista.session(plan, program) as session:
+        for step in range(2):
+            session.step(program.batch(step), lr=0.0)
+    assert session.outcome is not None
+    held = session.outcome.states
+    assert all(torch.equal(held[name], value) for name, value in program.module.named_parameters()), "its own rate, the schedule's momentum"
 
 
 def test_a_session_takes_the_schedule_or_a_rate_of_its_own() -> None:

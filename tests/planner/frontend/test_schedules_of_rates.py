@@ -25,6 +25,11 @@ X, Y = torch.randn(8, 6, generator=RNG), torch.randn(8, 3, generator=RNG)
 SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], LRScheduler]] = {
     "steps": lambda o: lr_scheduler.StepLR(o, 2, 0.1),
     "lambda": lambda o: lr_scheduler.LambdaLR(o, [lambda step: 1 / (step + 1), lambda step: 0.5**step]),
+    "one cycle, of momentum too": lambda o: lr_scheduler.OneCycleLR(o, [0.1, 0.2], total_steps=8),
+    "up and down, of momentum too": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.2, step_size_up=2),
+    "two cycles": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.OneCycleLR(o, 0.1, total_steps=4), lr_scheduler.OneCycleLR(o, 0.2, total_steps=8)], [3]
+    ),
     "one cycle": lambda o: lr_scheduler.OneCycleLR(o, [0.1, 0.2], total_steps=8, cycle_momentum=False),
     "warm-up, then cosine": lambda o: lr_scheduler.SequentialLR(
         o, [lr_scheduler.LinearLR(o, 0.1, total_iters=2), lr_scheduler.CosineAnnealingLR(o, 5)], [2]
@@ -60,12 +65,41 @@ def test_a_scheduler_gives_each_group_the_rates_that_it_has_in_torch(name: str) 
     assert (getattr(scheduler, "last_epoch", None), [group["lr"] for group in optimizer.param_groups]) == before, (
         "the user's scheduler stays where it is"
     )
-    rates = [tuple(program.step_numbers(step).values()) for step in range(6)]
+    rates = [tuple(value for key, value in program.step_numbers(step).items() if key.startswith("lr.")) for step in range(6)]
     for step in range(6):
         assert rates[step] == tuple(group["lr"] for group in optimizer.param_groups)
         optimizer.step()
         scheduler.step()
-    assert program.step_numbers(1) == {"lr.0": rates[1][0], "lr.1": rates[1][1]}, "steps may be asked for again, in any order"
+    asked_again = program.step_numbers(1)
+    assert (asked_again["lr.0"], asked_again["lr.1"]) == rates[1], "steps may be asked for again, in any order"
+
+
+OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "SGD": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+    "Adam": lambda p: torch.optim.Adam(p, 0.01, weight_decay=0.1),
+    "AdamW": lambda p: torch.optim.AdamW(p, 0.01),
+    "AdamW, amsgrad": lambda p: torch.optim.AdamW(p, 0.01, amsgrad=True),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, 0.01, momentum=0.9),
+    "NAdam": lambda p: torch.optim.NAdam(p, 0.01),
+    "RAdam": lambda p: torch.optim.RAdam(p, 0.01),
+    "Adamax": lambda p: torch.optim.Adamax(p, 0.01),
+    "Muon": lambda p: torch.optim.Muon([q for q in p if q.ndim == 2], 0.01),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_momentum_that_a_schedule_cycles_is_an_input_of_each_step(kind: str) -> None:
+    module = small()[0]
+    optimizer = OPTIMIZERS[kind](list(module.parameters()))
+    scheduler = lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=8, base_momentum=0.5, max_momentum=0.95)
+    program = program_with(module, optimizer, scheduler)
+    graph = program.graph()
+    assert [i.name for i in graph.inputs if i.kind is InputKind.STEP_INPUT] == ["lr.0", "momentum.0"]
+    momenta = [program.step_numbers(step)["momentum.0"] for step in range(8)]
+    assert momenta[0] == pytest.approx(0.95) and min(momenta) < 0.6
+    wanted = train_plainly(program, optimizer, 6, schedulers=[scheduler])
+    got = interpret(program, graph, 1, 6)
+    assert got.losses == pytest.approx(wanted.losses, rel=1e-6)
 
 
 def test_a_scheduler_that_has_made_steps_goes_on_where_it_stands() -> None:
@@ -113,6 +147,27 @@ class Cyclic(LRScheduler):
         return [nan if self.last_epoch == 4 else 0.1] * 2
 
 
+class Decaying(LRScheduler):
+    changes = "weight_decay"
+
+    def get_lr(self) -> list[float]:  # type: ignore[override]
+        for group in self.optimizer.param_groups:
+            group[self.changes] = 0.1 * self.last_epoch
+        return [0.1] * 2
+
+
+class Slowing(Decaying):
+    changes = "momentum"
+
+
+def of_a_table() -> object:
+    module = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Flatten(), nn.Linear(6, 3))
+    module[2].requires_grad_(False)
+    tables = torch.optim.SparseAdam(list(module[0].parameters()), 0.1)
+    schedule = lr_scheduler.OneCycleLR(tables, 0.1, total_steps=8)
+    return Program(module, (torch.zeros(8, 2, dtype=torch.int64), Y), mse, tables, lr_schedule=schedule).graph()
+
+
 def attached() -> Program:
     module, optimizer = small()
     lr_scheduler.StepLR(optimizer, 2)
@@ -145,11 +200,9 @@ REFUSED: dict[str, tuple[Callable[[], object], type[RegistaError], str]] = {
     "negative": (with_schedule(lambda o: lambda step: [0.1, 2 - step], 3), InvalidProgram, "step 3 is -1.0 in group 1"),
     "another optimizer's": (with_schedule(lambda o: lr_scheduler.StepLR(small()[1], 2)), InvalidProgram, "StepLR is of another optimizer"),
     "follows a metric": (with_schedule(lr_scheduler.ReduceLROnPlateau), Unsupported, r"ReduceLROnPlateau .* session.step\(batch, lr=...\)"),
-    "momentum, too": (
-        with_schedule(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=8)),
-        Unsupported,
-        "OneCycleLR changes momentum of group 0 at step 1",
-    ),
+    "weight decay, too": (with_schedule(Decaying), Unsupported, "Decaying changes weight_decay of group 0 at step 1"),
+    "momentum, and does not say so": (with_schedule(Slowing), Unsupported, "Slowing changes momentum of group 0 at step 1"),
+    "momentum of a table": (of_a_table, Unsupported, "cycles momentum, and 0.weight, whose looked-up rows alone are updated"),
     "too short": (
         with_schedule(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=3, cycle_momentum=False), 9),
         InvalidProgram,
