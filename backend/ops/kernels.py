@@ -79,6 +79,7 @@ def kernel(target: str) -> Callable[..., object]:
     from planner.frontend.optim import clipping, loss_scale, rows, updates
     from planner.frontend.random.kernels import KERNELS as DRAWN
     from planner.frontend.recurrent import KERNELS as RECURRENT
+    from planner.frontend.tracing.checks.op import KERNELS as CHECKED
     from planner.frontend.tracing.lookup import KERNELS
 
     tables: tuple[Mapping[str, Callable[..., object]], ...] = (
@@ -89,6 +90,7 @@ def kernel(target: str) -> Callable[..., object]:
         DRAWN,
         RECURRENT,
         ATTENDED,
+        CHECKED,
         KERNELS,
     )
     for table in tables:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "Cancelled",
+    "CheckFailed",
     "DeadLock",
     "InvalidCluster",
     "InvalidFile",
@@ -76,6 +77,10 @@ class InvalidTrace(RegistaError):
 
 class Mismatch(RegistaError):
     """Two files that should belong together do not (plan and trace, simulated and measured)."""
+
+
+class CheckFailed(RegistaError):
+    """A check of values in forward (an assert, an if that raises) does not hold for a micro-batch; the message names the statement."""
 
 
 class NotFinite(RegistaError):

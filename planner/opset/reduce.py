@@ -4,6 +4,7 @@ How the parts of a split reduced dim combine:
 
     sum  over a split dim -> P(sum)      amax -> P(max)      amin -> P(min)
     all, any: no signature splits a reduced dim, because booleans have no sum
+    regista.check: every part looks at its own elements, and the zeros that say that they hold add up
     mean: no signature splits a reduced dim, because each part would divide by its own count (a sum and a division may be split)
 """
 
@@ -49,6 +50,12 @@ def _histogram(op: Op, types: Types) -> FactorRule:
     return FactorRule(operands=(names,), results=(("",),), whole=frozenset() if given else frozenset(names))
 
 
+def _check(op: Op, types: Types) -> FactorRule:
+    """mask, wanted, text -> 0."""
+    names = labels(len(shape_of(op, types, 0)))
+    return FactorRule(operands=(names,), results=((),), reduce=dict.fromkeys(names, ReduceOp.SUM))
+
+
 def _of_slices(op: Op, types: Types) -> FactorRule:
     """renorm(x, p, dim, limit): each slice of dim is scaled by its own norm, which needs all the other dims."""
     names = labels(len(shape_of(op, types, 0)))
@@ -76,6 +83,7 @@ TABLE: dict[str, OpSpec] = {
     "aten.min.dim": OpSpec(rule=partial(_reduction, by=None)),
     "aten.argmax.default": OpSpec(rule=partial(_reduction, by=None)),
     "aten.argmin.default": OpSpec(rule=partial(_reduction, by=None)),
+    "regista.check": OpSpec(rule=_check),
     "aten.all.default": OpSpec(rule=partial(_reduction, by=None, whole=True)),
     "aten.all.dim": OpSpec(rule=partial(_reduction, by=None)),
     "aten.any.default": OpSpec(rule=partial(_reduction, by=None, whole=True)),

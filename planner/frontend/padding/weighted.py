@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from planner.frontend.tracing.checks.op import CHECK
 from planner.ir.errors import Unsupported
 from planner.ir.graph import ACCUMULATE, Dt, GraphInput, InputKind, LogicalGraph, Op, Ref, Role
 from planner.ir.sbp import Broadcast, Partial, ReduceOp, Split
@@ -148,7 +149,9 @@ class _Weighing:
         zero = [self._stays_zero(rule, rows, result) for result in range(len(op.outputs))]
         sums = {r for r, lies in enumerate(signature.outputs) if isinstance(lies, Partial) and not zero[r]}
         names = dict(self._renamed)
-        if sums:
+        if op.target == CHECK:
+            names[op.inputs[0]] = self._of_own_samples(op, rows[0])
+        elif sums:
             names |= {op.inputs[k]: self._weighed(op, op.inputs[k], rows[k]) for k in self._to_weigh(op, rule, rows, sums)}
         self._ops.append(op.renamed(names))
         for out, lies, stays_zero in zip(op.outputs, signature.outputs, zero, strict=True):
@@ -191,6 +194,16 @@ class _Weighing:
         weights = self._weights(op, type_, rows)
         name = self._renamed.get(value, value)
         return self._emit(op, "aten.mul.Tensor", (Ref(name), Ref(weights)), type_)
+
+    def _of_own_samples(self, op: Op, rows: _Rows) -> str:
+        """What a check looks at, with what it wants in place of the samples that were added."""
+        mask, wanted = op.inputs[0], op.args[1]
+        type_ = self._types[mask]
+        weights = self._weights(op, replace(type_, dtype=DType.FLOAT32), rows)
+        asked = TensorType(self._types[weights].shape, DType.BOOL)
+        compared, joined = ("eq", "or") if wanted else ("ne", "and")
+        told = self._emit(op, f"aten.{compared}.Scalar", (Ref(weights), 0), asked)
+        return self._emit(op, f"aten.logical_{joined}.default", (Ref(self._renamed.get(mask, mask)), Ref(told)), type_)
 
     def _weights(self, op: Op, type_: TensorType, rows: _Rows) -> str:
         """The weights, repeated within a sample, along the dim of the samples, to be spread over the dims behind it."""

@@ -24,7 +24,7 @@ from planner.frontend.optim.loss_scale import SCALE
 from planner.frontend.random.kernels import DRAWS, RANDOM_STATE
 from planner.frontend.to_graph.finish import Body, finished
 from planner.frontend.to_graph.known_masks import KnownMasks
-from planner.frontend.to_graph.rewrites import dropped, unfolded, with_narrow_indices, with_shared_heads
+from planner.frontend.to_graph.rewrites import dropped, unfolded, with_element_checks, with_narrow_indices, with_shared_heads
 from planner.frontend.to_graph.simplify import (
     VANISHING,
     is_no_op,
@@ -135,7 +135,7 @@ class _Translation:
             refused=self._refused,
             micro_batches=captured.micro_batches,
         )
-        for rewrite in (unfolded, dropped, with_shared_heads, with_narrow_indices):
+        for rewrite in (unfolded, dropped, with_shared_heads, with_narrow_indices, with_element_checks):
             body = rewrite(body)
         if (working := captured.precision.working) is not None:
             trained = update.group_of if captured.mode is Mode.TRAIN else None

@@ -19,12 +19,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    disable_fake_tensor_cache,
-)
+from torch._subclasses.fake_tensor import FakeTensorMode, disable_fake_tensor_cache
 from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -36,12 +31,12 @@ from planner.frontend.outputs import AskedOutputs
 from planner.frontend.precision import Precision
 from planner.frontend.random import Drawing, drawing
 from planner.frontend.recurrent import ctc_losses, recurrent_layers
+from planner.frontend.tracing.checks.asked import Checks, asked_in_make_fx, checks_of_values
 from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.hooks import BackwardHooks
 from planner.frontend.tracing.lookup import sparse_lookups
 from planner.frontend.tracing.record import Recorder
 from planner.frontend.tracing.repeat import Results, fit_buffers, refuse_other_next_step
-from planner.frontend.tracing.source import raising_line, shown_line
 from planner.frontend.tracing.stamp import Stamper
 from planner.frontend.tracing.untouched import (
     as_in_make_fx,
@@ -54,7 +49,7 @@ from planner.frontend.tracing.untouched import (
     without_data_writes,
     without_reentrance,
 )
-from planner.frontend.tracing.values import usual_rewrite
+from planner.frontend.tracing.values import explained, first_line
 from planner.ir.errors import InvalidProgram, RegistaError
 from planner.ir.graph import Mode
 
@@ -168,11 +163,18 @@ class _Traced(nn.Module):
     """
 
     def __init__(
-        self, step: Step, micro_batches: int, parameters: Mapping[str, Tensor], stamper: Stamper, trained: list[str], hooks: BackwardHooks
+        self,
+        step: Step,
+        micro_batches: int,
+        parameters: Mapping[str, Tensor],
+        stamper: Stamper,
+        trained: list[str],
+        hooks: BackwardHooks,
+        checks: Checks,
     ) -> None:
         super().__init__()
         self.module, self._step = step.module, step  # the loss within the step: one that is a module must not become a submodule
-        self._hooks, self._micro_batches = hooks, micro_batches
+        self._hooks, self._micro_batches, self._checks = hooks, micro_batches, checks
         self._trainable = [name for name, p in parameters.items() if p.requires_grad]
         self._names, self._stamper, self._trained = tuple(parameters), stamper, trained
         self.outputs: tuple[str, ...] = ()
@@ -185,7 +187,7 @@ class _Traced(nn.Module):
             raise InvalidProgram("the module has no trainable parameter; set requires_grad on at least one")
         self._hooks.attach(dict(zip(self._names, parameter_values, strict=True)))
         with self._step.precision.autocast():
-            value = loss_of(self.module, self._step.loss, self._step.form, inputs)
+            value = self._checks.added_to(loss_of(self.module, self._step.loss, self._step.form, inputs))
         leaves = [(n, p) for n, p in zip(self._names, parameter_values, strict=True) if p.requires_grad and p.is_leaf]
         if (written := next((n for n, p in leaves if p.grad is not None), None)) is not None:
             raise _OwnBackward(
@@ -215,7 +217,15 @@ class _Traced(nn.Module):
             value = _loss_in_returned(loss, returned, targets) if self.has_loss else None
         outputs = asked.of(returned, value)
         self.outputs = tuple(outputs)
-        return [torch.zeros(()) if value is None else value, *outputs.values()]
+        if value is None and self._checks.results:
+            # Nobody reads the 0 in place of a loss.
+            name = next((name for name, output in outputs.items() if output.is_floating_point()), None)
+            if name is None:
+                raise InvalidProgram(
+                    "forward checks values, and none of the outputs asked for is of floating point: ask for one, or give a loss"
+                )
+            outputs = {**outputs, name: self._checks.added_to(outputs[name])}
+        return [torch.zeros(()) if value is None else self._checks.added_to(value), *outputs.values()]
 
 
 class _OwnBackward(InvalidProgram):
@@ -240,7 +250,7 @@ def capture(step: Step, micro_batches: int) -> Capture:
         except RegistaError as error:
             # make_fx serves, or says better why the module cannot be traced
             snapshot.restore()
-            captured = replace(work.traced(Tracer.MAKE_FX), refusal=_first_line(error.__cause__ or error))
+            captured = replace(work.traced(Tracer.MAKE_FX), refusal=first_line(error.__cause__ or error))
         left_alone = refuse_other_next_step(_results(captured), snapshot, lambda: _results(work.traced(captured.tracer, lines=True)))
         places = len(captured.parameters), 1 + len(captured.trained) + len(captured.outputs)
         fit_buffers(
@@ -284,7 +294,8 @@ class _Work:
         parameters, buffers = self._parameters, self._buffers
         trained: list[str] = []
         stamper = Stamper(self._step.module, [p.requires_grad for p in parameters.values()], lines=lines)
-        whole = _Traced(self._step, self._micro_batches, parameters, stamper, trained, self._hooks)
+        checks = Checks()
+        whole = _Traced(self._step, self._micro_batches, parameters, stamper, trained, self._hooks, checks)
 
         def step(
             parameter_values: _Values, buffer_values: _Values, inputs: _Values, random: _Values, scale_of_loss: _Values
@@ -321,12 +332,13 @@ class _Work:
                 wide_grouped_products(),
                 exporting(),
                 without_reentrance(),
+                checks_of_values(checks),
             ):
                 graph, constants = (_recorded if tracer is Tracer.RECORDER else _made_fx)(step, stamper, arguments)
         except RegistaError:
             raise
         except Exception as error:
-            raise _explained(error, stamper.module) from error
+            raise explained(error, stamper.module) from error
         return Capture(
             graph=graph,
             constants=constants,
@@ -360,29 +372,7 @@ def _made_fx(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple
         return results
 
     fakes = ([torch.empty(shape, dtype=dtype).requires_grad_(grad) for shape, dtype, grad in group] for group in arguments)
-    with without_checks(), without_data_writes():
+    with without_checks(), without_data_writes(), asked_in_make_fx():
         traced = make_fx(functional_step, decomposition_table=decomposition_table())(*fakes)
     names = [str(node.target) for node in traced.graph.nodes if node.op == "get_attr"]
     return traced.graph, {name: getattr(traced, name) for name in names}
-
-
-def _first_line(error: BaseException, *, kind: bool = True) -> str:
-    text = str(error).strip().split("\n")[0]
-    return f"{type(error).__name__}: {text}" if kind else text
-
-
-def _explained(error: Exception, module: str) -> InvalidProgram:
-    """The refusal for what torch raised while tracing."""
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # late: half a second, and no worker traces
-
-    where = f"module {module!r}" if module else "the root module or the loss"
-    text = _first_line(error, kind=False)
-    line = raising_line(error)
-    at = f" at {shown_line(line)}" if line is not None else ""
-    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException | GuardOnDataDependentSymNode):
-        return InvalidProgram(
-            f"{where} lets a value decide what is computed{at} ({text}): a plan needs one fixed graph; {usual_rewrite(text)}"
-        )
-    if "mutating a non-functional tensor" in text:
-        return InvalidProgram(f"{where} writes in place{at} into a tensor that is no buffer of the module; register it as a buffer")
-    return InvalidProgram(f"tracing {where} raised {_first_line(error)}{at}; the module must run on its example inputs at micro-batch size")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, fx
+
+from planner.frontend.tracing.checks.asked import answer, number
 
 __all__ = ["Aliases", "TensorMeta", "Traced", "NotRecordable", "geometry"]
 
@@ -61,6 +65,15 @@ class Traced(Tensor):
         )
         made.node, made.meta, made.aliases = node, meta, Aliases()
         return made
+
+    def __bool__(self) -> bool:
+        told = answer(self)
+        return Tensor.__bool__(self) if told is None else told
+
+    def item(self) -> Any:
+        """What a check asks, which is answered; else the recorder refuses."""
+        told = number(self)
+        return Tensor.item(self) if told is None else told
 
     def _take(self, value: Tensor) -> None:
         """``tensor.data = value``: from here on the tensor has that value and its memory; views of what it was stay what they are."""

@@ -1,8 +1,13 @@
-"""Operators whose results' shapes, or whose Python results, depend on values: what users usually write instead."""
+"""Refusals of what torch raises while a step is traced; of operators whose results depend on values, what users usually write instead."""
 
 from __future__ import annotations
 
-__all__ = ["usual_rewrite"]
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+from planner.frontend.tracing.source import raising_line, shown_line
+from planner.ir.errors import InvalidProgram
+
+__all__ = ["explained", "first_line", "usual_rewrite"]
 
 _BY_EXPERT = "in a loop over experts use the module's own batched or grouped form (Hugging Face: experts_implementation='grouped_mm' or 'batched_mm')"
 _REWRITES = {
@@ -11,7 +16,7 @@ _REWRITES = {
     "unique": "count into bins of fixed number (scatter_add of ones), or make the set before the step and give it as an input",
     "bincount": "give the number of bins by adding ones: x.new_zeros(bins).scatter_add(0, index, ones)",
     "repeat_interleave": "give output_size and equal repeats, or gather with an index of fixed length",
-    "_local_scalar_dense": "replace if, int() and item() on tensors by torch.where or a mask",
+    "_local_scalar_dense": "replace if, int() and item() on tensors by torch.where or a mask (assert, and an if that only raises, may stay)",
     "_assert": "take the check out of forward, or make it before the step",
 }
 _ANY = "replace if/int()/item()/nonzero on tensors by torch.where or a mask"
@@ -24,3 +29,26 @@ def usual_rewrite(text: str) -> str:
     'replace it by torch.where(mask, x, 0), and divide by mask.sum() where a mean was taken'
     """
     return next((rewrite for name, rewrite in _REWRITES.items() if name in text), _ANY)
+
+
+def first_line(error: BaseException, *, kind: bool = True) -> str:
+    """Of what an error says.   kind: its class in front."""
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text}" if kind else text
+
+
+def explained(error: Exception, module: str) -> InvalidProgram:
+    """The refusal for what torch raised while tracing ``module``, a path ('': the root)."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # late: half a second, and no worker traces
+
+    where = f"module {module!r}" if module else "the root module or the loss"
+    text = first_line(error, kind=False)
+    line = raising_line(error)
+    at = f" at {shown_line(line)}" if line is not None else ""
+    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException | GuardOnDataDependentSymNode):
+        return InvalidProgram(
+            f"{where} lets a value decide what is computed{at} ({text}): a plan needs one fixed graph; {usual_rewrite(text)}"
+        )
+    if "mutating a non-functional tensor" in text:
+        return InvalidProgram(f"{where} writes in place{at} into a tensor that is no buffer of the module; register it as a buffer")
+    return InvalidProgram(f"tracing {where} raised {first_line(error)}{at}; the module must run on its example inputs at micro-batch size")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+import torch
+
 from tests.cases.opset_cases.drawing import F64, Builder, Draw, add_each
 from tests.oracles.sbp_check import Case, make_case
 
@@ -87,6 +89,12 @@ def _histogram(t: str, d: Draw) -> Iterator[Case]:
 
 _each("kthvalue.default median.dim nanmedian.dim mode.default", _statistic)
 _each("any.dims all.dims", _truths)
+_each(
+    "regista.check",
+    lambda t, d: iter(
+        (make_case(t, torch.ones(6, d.size(), dtype=torch.bool), True, "a"), make_case(t, torch.zeros(6, dtype=torch.bool), False, "b"))
+    ),
+)
 _each("count_nonzero.default count_nonzero.dim_IntList", _counted)
 _each("nansum.default", _nansum)
 _each("histc.default", _histogram)

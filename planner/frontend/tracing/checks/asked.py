@@ -1,0 +1,101 @@
+"""What tensors of a trace are told that are asked for their truth: what the check needs them to be, if it is one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+
+import planner.frontend.tracing.checks.op  # noqa: F401  (torch.ops.regista.check)
+from planner.frontend.tracing.checks.statements import check_at, compares_number
+from planner.frontend.tracing.source import calling_line
+
+__all__ = ["Checks", "answer", "asked_in_make_fx", "checks_of_values", "number"]
+
+
+class Checks:
+    """The checks of one traced step, in their order.   results: 0-d zeros."""
+
+    def __init__(self) -> None:
+        self.results: list[Tensor] = []
+
+    def truth_of(self, tensor: Tensor, frame: FrameType) -> bool | None:
+        """What the statement that ``frame`` is at needs the tensor to be; the check is made.  None: it is no check.
+
+        Raises:
+            RuntimeError: the tensor has more than one element.
+        """
+        needed = check_at(frame)
+        if needed is None:
+            return None
+        if tensor.numel() != 1:
+            raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+        line, text = calling_line(), needed.text
+        if line is not None and line[0] != frame.f_code.co_filename:
+            text = f"{text}, called in {Path(line[0]).name}"
+        mask = tensor if tensor.dtype is torch.bool else tensor != 0
+        self.results.append(torch.ops.regista.check(mask, needed.wanted, text))
+        return needed.wanted
+
+    def added_to(self, value: Tensor) -> Tensor:
+        """The value, which now depends on all checks."""
+        for result in self.results:
+            value = value + result.to(value.dtype)
+        return value
+
+
+_current: Checks | None = None
+
+
+@contextmanager
+def checks_of_values(checks: Checks) -> Iterator[None]:
+    """Inside, ``answer`` and ``number`` make these checks."""
+    global _current
+    before, _current = _current, checks
+    try:
+        yield
+    finally:
+        _current = before
+
+
+@contextmanager
+def asked_in_make_fx() -> Iterator[None]:
+    """Tensors of make_fx's functional trace ask ``answer`` and ``number``, as the recorder's do."""
+
+    def truth(tensor: FunctionalTensor) -> bool:
+        told = answer(tensor)
+        return bool(before(tensor)) if told is None else told
+
+    def item(tensor: FunctionalTensor) -> Any:
+        told = number(tensor)
+        return Tensor.item(tensor) if told is None else told
+
+    before = FunctionalTensor.__bool__
+    FunctionalTensor.__bool__, FunctionalTensor.item = truth, item  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        FunctionalTensor.__bool__ = before  # type: ignore[method-assign]
+        del FunctionalTensor.item
+
+
+def answer(tensor: Tensor, depth: int = 2) -> bool | None:
+    """For ``__bool__`` of a tensor without values: what it is told; None: it is no check.   depth: of the frame that asks."""
+    return None if _current is None else _current.truth_of(tensor, sys._getframe(depth))
+
+
+def number(tensor: Tensor, depth: int = 2) -> Tensor | bool | None:
+    """For ``item()``: of a bool the same; of a number that a check compares the tensor itself, so that the comparison is asked; else None."""
+    if _current is None:
+        return None
+    frame = sys._getframe(depth)
+    if tensor.dtype is torch.bool:
+        return _current.truth_of(tensor, frame)
+    return tensor if tensor.numel() == 1 and compares_number(frame) else None
