@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
+from planner.frontend.tracing.checks.draws import DrawDecides
 from planner.frontend.tracing.source import raising_line, shown_line
 from planner.ir.errors import InvalidProgram
 
@@ -17,6 +18,7 @@ _REWRITES = {
     "bincount": "give the number of bins by adding ones: x.new_zeros(bins).scatter_add(0, index, ones)",
     "repeat_interleave": "give output_size and equal repeats, or gather with an index of fixed length",
     "_local_scalar_dense": "replace if, int() and item() on tensors by torch.where or a mask (assert, and an if that only raises, may stay)",
+    "a random number": "set the probability that it is compared with to 0 (Hugging Face: layerdrop, encoder_layerdrop, decoder_layerdrop)",
     "_assert": "take the check out of forward, or make it before the step",
 }
 _ANY = "replace if/int()/item()/nonzero on tensors by torch.where or a mask"
@@ -45,7 +47,7 @@ def explained(error: Exception, module: str) -> InvalidProgram:
     text = first_line(error, kind=False)
     line = raising_line(error)
     at = f" at {shown_line(line)}" if line is not None else ""
-    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException | GuardOnDataDependentSymNode):
+    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException | GuardOnDataDependentSymNode | DrawDecides):
         return InvalidProgram(
             f"{where} lets a value decide what is computed{at} ({text}): a plan needs one fixed graph; {usual_rewrite(text)}"
         )

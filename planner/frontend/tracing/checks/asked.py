@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 import planner.frontend.tracing.checks.op  # noqa: F401  (torch.ops.regista.check)
+from planner.frontend.tracing.checks.draws import outcome
 from planner.frontend.tracing.checks.statements import check_at, compares_number
 from planner.frontend.tracing.source import calling_line
 
@@ -87,8 +88,11 @@ def asked_in_make_fx() -> Iterator[None]:
 
 
 def answer(tensor: Tensor, depth: int = 2) -> bool | None:
-    """For ``__bool__`` of a tensor without values: what it is told; None: it is no check.   depth: of the frame that asks."""
-    return None if _current is None else _current.truth_of(tensor, sys._getframe(depth))
+    """For ``__bool__`` of a tensor without values: what it is told; None: a value would decide.   depth: of the frame that asks."""
+    if _current is None:
+        return None
+    told = _current.truth_of(tensor, sys._getframe(depth))
+    return outcome(tensor) if told is None else told
 
 
 def number(tensor: Tensor, depth: int = 2) -> Tensor | bool | None:
@@ -97,5 +101,6 @@ def number(tensor: Tensor, depth: int = 2) -> Tensor | bool | None:
         return None
     frame = sys._getframe(depth)
     if tensor.dtype is torch.bool:
-        return _current.truth_of(tensor, frame)
+        told = _current.truth_of(tensor, frame)
+        return outcome(tensor) if told is None else told
     return tensor if tensor.numel() == 1 and compares_number(frame) else None

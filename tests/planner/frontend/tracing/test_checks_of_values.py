@@ -19,7 +19,7 @@ from planner.frontend.tracing import trace
 from planner.ir.errors import CheckFailed, InvalidProgram, WorkerFailed
 from planner.ir.graph import Op
 from regista.padded.asked import as_padded
-from tests.planner.frontend.programs import mse
+from tests.planner.frontend.programs import around, mse
 from tests.planner.frontend.tracing.asking import (
     PERFORMED,
     REFUSED,
@@ -191,3 +191,87 @@ def test_the_way_out_of_a_refusal_says_what_is_performed() -> None:
 def test_a_tensor_of_several_values_has_no_truth() -> None:
     with pytest.raises(InvalidProgram, match="more than one value is ambiguous"):
         program(asks_many).graph()
+
+
+class Skipping(nn.Module):
+    """Each layer is skipped with probability ``p``, as LayerDrop does; ``ask`` compares a draw with it.   writes: make_fx traces it."""
+
+    def __init__(self, p: float, ask: Callable[[Tensor, float], object], writes: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+        self.p, self.ask, self.writes = p, ask, writes
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.writes:
+            x = x.clone()
+            part = x[:, :4]
+            part += 1
+        for layer in self.layers:
+            if not self.ask(torch.rand([]), self.p):
+                x = layer(x)
+        return x
+
+
+def below(draw: Tensor, p: float) -> object:
+    return draw < p
+
+
+def not_above(draw: Tensor, p: float) -> object:
+    return not draw >= p
+
+
+def below_as_a_number(draw: Tensor, p: float) -> object:
+    return (draw < p).item()
+
+
+def skipping(p: float, ask: Callable[[Tensor, float], object], writes: bool) -> Program:
+    torch.manual_seed(0)
+    return Program(Skipping(p, ask, writes), (torch.randn(4, 8), torch.randn(4, 8)), mse)
+
+
+@pytest.mark.parametrize("ask", [below, not_above, below_as_a_number])
+@pytest.mark.parametrize("writes", [False, True])
+def test_layers_that_are_skipped_with_probability_0_are_all_there(ask: Callable[[Tensor, float], object], writes: bool) -> None:
+    source = skipping(0.0, ask, writes)
+    assert source.tracer() is (trace.Tracer.MAKE_FX if writes else trace.Tracer.RECORDER)
+    plan = regista.plan(source, "local:2", pins=["input.*=S(0)"])
+    assert_transparent(perform(plan, source.initial_state(), source.batch, 2, gradients=True), train_eagerly(source, 1, 2))
+
+
+@pytest.mark.parametrize("p", [0.1, 0.9])
+@pytest.mark.parametrize("writes", [False, True])
+def test_layers_that_may_be_skipped_are_refused_with_the_way_out(p: float, writes: bool) -> None:
+    with pytest.raises(InvalidProgram, match=r"lets a value decide.*a random number.*set the probability.* to 0"):
+        skipping(p, below, writes).graph()
+
+
+@pytest.mark.parametrize(
+    ("comparison", "number", "wanted"),
+    [
+        (torch.lt, 0, False),
+        (torch.le, -1, False),
+        (torch.lt, 1, True),
+        (torch.le, 1, True),
+        (torch.ge, 0, True),
+        (torch.gt, 1, False),
+        (torch.gt, -0.5, True),
+        (torch.ge, 1, False),
+        (torch.le, 0, None),
+        (torch.gt, 0, None),
+        (torch.lt, 0.5, None),
+    ],
+)
+def test_a_comparison_of_a_draw_is_decided_where_no_number_of_0_to_1_would_change_it(
+    comparison: Callable[[Tensor, float], Tensor], number: float, wanted: bool | None
+) -> None:
+    """1 itself is never drawn."""
+
+    def compares(b: nn.Module, x: Tensor) -> object:
+        return b(x) if comparison(torch.rand([]), number) else b(x) * 2
+
+    if wanted is None:
+        with pytest.raises(InvalidProgram, match="a random number"):
+            around(compares).graph()
+    else:
+        doubled = any(op.target == "aten.mul.Tensor" and 2 in op.args for op in around(compares).graph().ops)
+        assert doubled is not wanted

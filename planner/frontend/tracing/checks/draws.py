@@ -1,0 +1,57 @@
+"""Comparisons of a draw from [0, 1) whose outcome is the same whatever is drawn, as of a LayerDrop whose probability is 0."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
+
+__all__ = ["DrawDecides", "outcome"]
+
+_DRAW = torch.ops.regista.uniform.default
+_BELOW = frozenset({torch.ops.aten.lt.Scalar, torch.ops.aten.le.Scalar})
+_ABOVE = frozenset({torch.ops.aten.gt.Scalar, torch.ops.aten.ge.Scalar})
+
+
+class DrawDecides(Exception):
+    """What is computed depends on what is drawn."""
+
+
+def outcome(tensor: Tensor) -> bool | None:
+    """Of ``draw < number`` and its like, where every draw gives the same; None: it is no such comparison.
+
+    Raises:
+        DrawDecides: draws give different outcomes.
+    """
+    compared = _compared(tensor)
+    if compared is None:
+        return None
+    target, number = compared
+    is_below = target in _BELOW
+    if number >= 1:
+        return is_below
+    # A draw may be 0, so that <= 0 is open; so is > 0.
+    if number < 0 or (number == 0 and target in (torch.ops.aten.lt.Scalar, torch.ops.aten.ge.Scalar)):
+        return not is_below
+    raise DrawDecides("a random number")
+
+
+def _compared(tensor: Tensor) -> tuple[object, float] | None:
+    """The comparison and the number beside the draw."""
+    node = _node(tensor)
+    if node is None or node.target not in _BELOW | _ABOVE:
+        return None
+    draw, number = node.args
+    is_draw = isinstance(draw, fx.Node) and draw.target == _DRAW
+    return (node.target, float(number)) if is_draw and isinstance(number, int | float) else None
+
+
+def _node(tensor: Tensor) -> fx.Node | None:
+    """What made the tensor, of either tracer."""
+    if isinstance(tensor, FunctionalTensor):
+        mode, inner = get_proxy_mode(), torch._from_functional_tensor(tensor.elem)
+        slot = get_proxy_slot(inner, mode.tracer, None) if mode is not None else None
+        return None if slot is None else slot.proxy.node
+    node = getattr(tensor, "node", None)
+    return node if isinstance(node, fx.Node) else None
