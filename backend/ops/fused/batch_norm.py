@@ -58,16 +58,26 @@ def in_one_kernel(
     eps: float,
     out: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """``batch_norm`` by torch's kernel, which takes vectors of x's format, or of float32 beside an x of 16 bits; y has x's format."""
+    """``batch_norm`` by torch's kernel, which takes vectors of x's format, or of float32 beside an x of 16 bits; y has x's format.
+
+    It is given memory only where x lies in the same order, without gaps: of other strides it makes wrong numbers on CPUs (torch 2.13).
+    """
     weight, bias = (value.reshape(-1) if value is not None else None for value in (weight, bias))
     new_mean, new_var = (value.clone() if value is not None else None for value in running)
-    if out is None:
+    if out is None or not _both_without_gaps(x, out):
         y, mean, root = torch.native_batch_norm(x, weight, bias, new_mean, new_var, True, momentum, eps)
+        y = y if out is None else out.copy_(y)
     else:
         like = x if weight is None else weight
         places = {"out": out, "save_mean": like.new_empty(x.shape[1]), "save_invstd": like.new_empty(x.shape[1])}
         y, mean, root = torch.ops.aten.native_batch_norm.out(x, weight, bias, new_mean, new_var, True, momentum, eps, **places)
     return y, mean, root, new_mean, new_var
+
+
+def _both_without_gaps(x: Tensor, out: Tensor) -> bool:
+    """In one order of their dims."""
+    orders = (torch.contiguous_format, torch.channels_last)
+    return any(x.is_contiguous(memory_format=order) and out.is_contiguous(memory_format=order) for order in orders)
 
 
 def other_dims(total: Op) -> int | None:

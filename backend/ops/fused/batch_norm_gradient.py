@@ -32,7 +32,7 @@ def batch_norm_gradient(g: Tensor, x: Tensor, mean: Tensor, root: Tensor, weight
 def gradient_in_one_kernel(g: Tensor, x: Tensor, mean: Tensor, root: Tensor, weight: Tensor | None) -> tuple[Tensor | None, ...]:
     """``batch_norm_gradient`` by torch's kernel, which takes vectors of x's format, or of float32 beside g and x of 16 bits."""
     weight = weight.reshape(-1) if weight is not None else None
-    mean, root = mean.reshape(-1), root.reshape(-1)
+    mean, root = mean.reshape(-1).contiguous(), root.reshape(-1).contiguous()  # it reads channels-last ones as if they had no gaps
     if x.is_contiguous():
         g = g.contiguous()  # or torch walks through both element by element
     gradients = torch.ops.aten.native_batch_norm_backward(g, x, weight, None, None, mean, root, True, 0.0, [True, True, True])

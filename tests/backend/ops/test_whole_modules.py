@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from backend.ops.fused import fuse
 from backend.ops.fused.batch_norm import batch_norm
+from backend.ops.fused.batch_norm_gradient import batch_norm_gradient
 from backend.ops.kernels import call
 from planner.frontend import Program
 from planner.ir.graph import LogicalGraph, Op, Ref, Role
@@ -114,6 +115,48 @@ def test_a_result_is_written_to_the_memory_that_is_given() -> None:
     assert got[0] is slot or got[0].data_ptr() == slot.data_ptr()
     assert all(a is not None and b is not None and torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(vectors, before, strict=True))
+
+
+def channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "row-major": lambda x: x,
+    "channels last": channels_last,
+    "a part of the channels": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
+    "a part of the channels, channels last": lambda x: channels_last(torch.cat([x, x], 1))[:, : x.shape[1]],
+    "every second sample": lambda x: torch.stack([x, x], 1).flatten(0, 1)[::2],
+    "every second column": lambda x: torch.stack([x, x], -1)[..., 0],
+    "reversed": lambda x: x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0),
+}
+"""The same values with other strides."""
+
+
+@pytest.mark.parametrize("given", LAYOUTS)
+@pytest.mark.parametrize("memory", LAYOUTS)
+def test_batch_norm_gives_the_same_into_any_memory_however_its_operand_lies(given: str, memory: str) -> None:
+    """torch's kernel alone, given memory, took a part of the channels for a whole tensor: of their variances some became infinite."""
+    x = torch.randn(4, 6, 5, 2)
+    vectors = [torch.rand(6) for _ in range(4)]
+    slot = LAYOUTS[memory](torch.full_like(x, torch.nan))
+    got = batch_norm(LAYOUTS[given](x), *vectors, 0.1, 1e-5, out=slot)
+    assert got[0].data_ptr() == slot.data_ptr()
+    for a, b in zip(got, batch_norm(x, *vectors, 0.1, 1e-5), strict=True):
+        assert a is not None and b is not None
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", LAYOUTS)
+@pytest.mark.parametrize("second", LAYOUTS)
+def test_the_gradient_of_batch_norm_is_the_same_however_its_operands_lie(first: str, second: str) -> None:
+    g, x, root, weight = torch.randn(4, 6, 5, 2), torch.randn(4, 6, 5, 2), torch.rand(6) + 1, torch.rand(6)
+    mean = x.mean((0, 2, 3))
+    spread = torch.stack([mean, mean], -1)[:, 0]
+    got = batch_norm_gradient(LAYOUTS[first](g), LAYOUTS[second](x), spread, root, weight)
+    for a, b in zip(got, batch_norm_gradient(g, x, mean, root, weight), strict=True):
+        assert a is not None and b is not None
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
 def test_vectors_of_another_type_promote_as_the_parts_do() -> None:
