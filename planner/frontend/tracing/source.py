@@ -16,7 +16,7 @@ import torch
 
 import planner
 
-__all__ = ["Line", "calling_line", "line_of_function", "line_that_changes", "raising_line", "shown_line"]
+__all__ = ["Line", "calling_functions", "calling_line", "line_of_function", "line_that_changes", "raising_line", "shown_line"]
 
 Line = tuple[str, int]
 """A file and a line number."""
@@ -49,6 +49,17 @@ def calling_line() -> Line | None:
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return None
+
+
+def calling_functions(count: int) -> tuple[str, ...]:
+    """The innermost functions of the user that run now, beneath the traced step, with their files: ``forward (model.py)``."""
+    found: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _WHERE_TRACING_BEGINS and len(found) < count:
+        if _is_users(frame.f_code):
+            found.append(f"{frame.f_code.co_name} ({os.path.basename(frame.f_code.co_filename)})")
+        frame = frame.f_back
+    return tuple(found)
 
 
 def raising_line(error: BaseException) -> Line | None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from planner.frontend.tracing.checks.asked import answer, number
+from planner.frontend.tracing.checks.asked import answer, number, shown
 
 __all__ = ["Aliases", "TensorMeta", "Traced", "NotRecordable", "geometry"]
 
@@ -74,6 +74,11 @@ class Traced(Tensor):
         """What a check asks, which is answered; else the recorder refuses."""
         told = number(self)
         return Tensor.item(self) if told is None else told
+
+    def __format__(self, _spec: str) -> str:
+        return shown(self)
+
+    __repr__ = shown  # type: ignore[assignment]
 
     def _take(self, value: Tensor) -> None:
         """``tensor.data = value``: from here on the tensor has that value and its memory; views of what it was stay what they are."""

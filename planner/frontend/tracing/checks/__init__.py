@@ -9,7 +9,8 @@ is told that way, and the step gets the op ``regista.check``, which raises where
     regista.check      mask [*i], wanted, text -> []      0, P(sum): every part of the mask is looked at where it lies; added to the loss
 
 Which tensors are asked, and what they have to be, is read off the source: operands of ``and`` in an assert, of ``or`` in a condition that raises,
-``not`` turns it round.  ``torch.rand([]) < 0`` is false whatever is drawn, as in a LayerDrop that is off.  Everything else stays refused: a value
+``not`` turns it round.  ``torch._check_tensor_all(mask)``, by which Hugging Face's models check images and their places in a text, is such a check.
+``torch.rand([]) < 0`` is false whatever is drawn, as in a LayerDrop that is off.  Everything else stays refused: a value
 decides what is computed.
 
     op.py             regista.check, which performers call, too

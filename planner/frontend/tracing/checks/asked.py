@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -16,9 +15,9 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 import planner.frontend.tracing.checks.op  # noqa: F401  (torch.ops.regista.check)
 from planner.frontend.tracing.checks.draws import outcome
 from planner.frontend.tracing.checks.statements import check_at, compares_number
-from planner.frontend.tracing.source import calling_line
+from planner.frontend.tracing.source import calling_functions, calling_line
 
-__all__ = ["Checks", "answer", "asked_in_make_fx", "checks_of_values", "number"]
+__all__ = ["Checks", "answer", "asked_in_make_fx", "checks_of_values", "number", "shown"]
 
 
 class Checks:
@@ -40,10 +39,15 @@ class Checks:
             raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
         line, text = calling_line(), needed.text
         if line is not None and line[0] != frame.f_code.co_filename:
-            text = f"{text}, called in {Path(line[0]).name}"
+            text = f"{text}, called by {calling_functions(1)[0]}"
         mask = tensor if tensor.dtype is torch.bool else tensor != 0
         self.results.append(torch.ops.regista.check(mask, needed.wanted, text))
         return needed.wanted
+
+    def all_true(self, mask: Tensor) -> None:
+        """``torch._check_tensor_all(mask)``: every element has to be true."""
+        text = ", called by ".join(("'torch._check_tensor_all(...)'", *calling_functions(2)))
+        self.results.append(torch.ops.regista.check(mask, True, text))
 
     def added_to(self, value: Tensor) -> Tensor:
         """The value, which now depends on all checks."""
@@ -57,13 +61,21 @@ _current: Checks | None = None
 
 @contextmanager
 def checks_of_values(checks: Checks) -> Iterator[None]:
-    """Inside, ``answer`` and ``number`` make these checks."""
+    """Inside, ``answer``, ``number`` and ``torch._check_tensor_all`` make these checks."""
+
+    def all_true(error: type[Exception], mask: Tensor, message: Any = None) -> None:
+        if isinstance(mask, Tensor) and mask.dtype is torch.bool:
+            checks.all_true(mask)
+        else:
+            of_torch(error, mask, message)  # type: ignore[no-untyped-call]  # which says what is wrong
+
     global _current
     before, _current = _current, checks
+    of_torch, torch._check_tensor_all_with = torch._check_tensor_all_with, all_true
     try:
         yield
     finally:
-        _current = before
+        _current, torch._check_tensor_all_with = before, of_torch
 
 
 @contextmanager
@@ -78,13 +90,21 @@ def asked_in_make_fx() -> Iterator[None]:
         told = number(tensor)
         return Tensor.item(tensor) if told is None else told
 
+    def formatted(tensor: FunctionalTensor, _spec: str) -> str:
+        return shown(tensor)
+
     before = FunctionalTensor.__bool__
-    FunctionalTensor.__bool__, FunctionalTensor.item = truth, item  # type: ignore[method-assign, assignment]
+    FunctionalTensor.__bool__, FunctionalTensor.item, FunctionalTensor.__format__ = truth, item, formatted  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
         FunctionalTensor.__bool__ = before  # type: ignore[method-assign]
-        del FunctionalTensor.item
+        del FunctionalTensor.item, FunctionalTensor.__format__
+
+
+def shown(tensor: Tensor) -> str:
+    """A tensor without values in the messages that a module writes, as those of its checks."""
+    return f"a tensor {list(tensor.shape)} without values"
 
 
 def answer(tensor: Tensor, depth: int = 2) -> bool | None:

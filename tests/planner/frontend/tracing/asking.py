@@ -11,6 +11,7 @@ __all__ = [
     "PERFORMED",
     "REFUSED",
     "asks_many",
+    "checked_by_torch",
     "asserted",
     "asserted_of_two",
     "never",
@@ -107,6 +108,19 @@ def of_numbers(h: Tensor) -> None:
     assert h.max().item() < 1000 and bool((h >= 0).all())
 
 
+def all_checked_by_torch(h: Tensor) -> None:
+    torch._check_tensor_all(h >= 0, lambda: "negative")
+
+
+def told_of(h: Tensor) -> None:
+    """The message is written whether the check holds or not."""
+    torch._check_tensor_all(h >= 0, f"among {h.numel()} the least is {h.min():.3f} of {h}")  # type: ignore[arg-type]
+
+
+def checked_by_torch(h: Tensor) -> None:
+    torch._check_tensor_all(h < 0)
+
+
 def within_bounds(h: Tensor) -> None:
     assert (h >= 0).all()
     if (h > 100).any():
@@ -125,6 +139,8 @@ PERFORMED: Sequence[Callable[[Tensor], object]] = (
     raised_unless,
     raised_of_integers,
     of_numbers,
+    all_checked_by_torch,
+    told_of,
 )
 REFUSED: Sequence[Callable[[Tensor], object]] = (
     branch,

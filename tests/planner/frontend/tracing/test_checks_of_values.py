@@ -27,6 +27,7 @@ from tests.planner.frontend.tracing.asking import (
     asserted,
     asserted_of_two,
     branch,
+    checked_by_torch,
     never,
     of_a_maximum_of_floats,
     raised,
@@ -141,6 +142,18 @@ def test_a_check_that_does_not_hold_ends_the_run_with_the_statement() -> None:
         match=r"^rank \d failed in task .*: the check of values 'assert h.sum\(\) < 0' in asking.py does not hold for this micro-batch$",
     ):
         regista.run(regista.plan(source, "local:2"), source, steps=1)
+
+
+@pytest.mark.processes
+def test_a_check_of_torch_that_does_not_hold_names_who_asked() -> None:
+    source = program(checked_by_torch)
+    with pytest.raises(CheckFailed, match=r"'torch._check_tensor_all\(...\)', called by checked_by_torch \(asking.py\), called by forward"):
+        perform(regista.plan(source, "local:2"), source.initial_state(), source.batch, 1)
+
+
+def test_a_check_of_torch_wants_a_mask() -> None:
+    with pytest.raises(InvalidProgram, match="must have dtype torch"):
+        program(lambda h: torch._check_tensor_all(h)).graph()
 
 
 @pytest.mark.parametrize("loss", [mse, None])
