@@ -130,9 +130,14 @@ def without_checks() -> Iterator[None]:
 
 @contextmanager
 def without_data_writes() -> Iterator[None]:
-    """``tensor.data = value`` is refused: make_fx would not see it.   Raises (when it is done) InvalidProgram."""
+    """``tensor.data = value`` is refused: make_fx would not see it; but not its own value, as module.to(dtype) gives it that changes nothing.
 
-    def refuse(_tensor: Tensor, _value: Tensor) -> None:
+    Raises (when it is done) InvalidProgram.
+    """
+
+    def refuse(tensor: Tensor, value: Tensor) -> None:
+        if value is tensor:
+            return
         raise InvalidProgram("forward sets .data of a tensor, which cannot be traced here; write in place instead: tensor.copy_(value)")
 
     FunctionalTensor.data = property(Tensor.data.__get__, refuse)  # type: ignore[assignment, attr-defined]

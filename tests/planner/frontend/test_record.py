@@ -307,3 +307,20 @@ def test_either_way_tells_the_module_that_it_is_traced_and_leaves_it_as_it_was(w
     told = [module.tracing.get() for _ in range(module.tracing.qsize())]
     assert module.calls == 0 and told and all(told)
     assert not torch.fx._symbolic_trace._is_fx_tracing_flag
+
+
+class Router(nn.Module):
+    """As routers of experts do it, its layer is converted to the format that it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.layer = self.layer.to(x.dtype)
+        return self.layer(x).sum()
+
+
+def test_a_layer_that_is_converted_to_its_own_format_is_the_same_layer() -> None:
+    recorded, made_by_fx = (traced(Program(Router(), (torch.zeros(8, 4),)), way) for way in (RECORDER, MAKE_FX))
+    assert_same(recorded, made_by_fx)
