@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.corpus.case import Case
-from experiments.corpus.models import audio, causal, common, image, masked, pictures, sequences, several, vision
+from experiments.corpus.models import audio, causal, common, image, masked, multimodal, pictures, sequences, several, vision
 
 __all__ = ["CASES"]
 
@@ -15,6 +15,7 @@ CASES: tuple[Case, ...] = (
     *audio.CASES,
     *pictures.CASES,
     *several.CASES,
+    *multimodal.CASES,
     *vision.CASES,
     *image.CASES,
 )

@@ -25,6 +25,7 @@ from torch._decomp import _should_decompose_because_unsafe_op
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
 
+from planner.frontend.tracing.checks.known import CONSTANT, known_number, of_known
 from planner.frontend.tracing.operators import PointwiseTypes, as_views, example_of, examples_of, functional_twin, leaves, returns_list
 from planner.frontend.tracing.traced import NotRecordable, TensorMeta, Traced, geometry
 
@@ -33,11 +34,10 @@ __all__ = ["Recorder"]
 aten = torch.ops.aten
 
 _CPU = torch.device("cpu")
-_CONSTANT = "regista_constant"  # key in fx.Node.meta: the tensor that a get_attr node names
 
 
 class _Handling(Enum):
-    """What becomes of an op: a decomposition (ours or torch's), a node, a node whose result is a view, a write, or nothing.
+    """What becomes of an op: a decomposition (ours or torch's), a node, a node whose result is a view, a write, a known value, or nothing.
 
     CHECK: the op returns nothing; it looks at values and raises, which no graph can do.  What it would find, a matrix without inverse, is
     seen in the loss: it is no number then.
@@ -49,6 +49,8 @@ class _Handling(Enum):
     VIEW = 4
     WRITE = 5
     CHECK = 6
+    VALUE = 7
+    SIZED_BY_VALUES = 8
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -106,6 +108,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._record(func, args, kwargs)
         if handling is _Handling.CHECK:
             return None
+        if handling is _Handling.VALUE:
+            return self._value_of(args[0])
+        if handling is _Handling.SIZED_BY_VALUES:
+            return self._of_constants(func, args, kwargs)
         if handling is _Handling.VIEW:
             return as_views(self._record(func, args, kwargs), args[0], func)
         if handling is _Handling.WRITE:
@@ -127,6 +133,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """As make_fx: functionalization opens composite ops before the table is asked, and does not look into decompositions."""
         if not isinstance(func, OpOverload) or func.namespace == "prim":
             raise NotRecordable(f"{func} is no operator")
+        if func is aten._local_scalar_dense.default:
+            return _Handling.VALUE
         if torch.Tag.data_dependent_output in func.tags or torch.Tag.inplace_view in func.tags:
             raise NotRecordable(f"{func} asks for a value, or changes a type")
         composite = func._can_decompose() and (
@@ -140,6 +148,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _Handling.COMPOSITE
         if func._schema.is_mutable:
             return _Handling.WRITE
+        if torch.Tag.dynamic_output_shape in func.tags:
+            return _Handling.SIZED_BY_VALUES
         if not func._schema.returns:
             return _Handling.CHECK
         if not any(r.alias_info for r in func._schema.returns):
@@ -147,6 +157,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not func._schema.arguments[0].alias_info:
             raise NotRecordable(f"{func} is a view of another operand than its first")
         return _Handling.VIEW
+
+    def _value_of(self, tensor: object) -> float:
+        """What int(), item() and the like ask.
+
+        Raises:
+            NotRecordable: it depends on more than constants.
+        """
+        value = known_number(tensor) if isinstance(tensor, Traced) else None
+        if value is None:
+            raise NotRecordable("a value is asked for")
+        return value  # type: ignore[no-any-return]
+
+    def _of_constants(self, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+        """The constant that nonzero, repeat_interleave and the like make of constants; of anything else fake tensors refuse them."""
+        results = of_known(func, args, kwargs)
+        if results is None:
+            return self._record(func, args, kwargs)
+        node_and_meta = [self._constant(result) for result in results]
+        made = [Traced.make(meta, node) for node, meta in node_and_meta]
+        return made[0] if len(func._schema.returns) == 1 else tuple(made)
 
     def _write(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """The functional twin; what the op writes stands for the twin's last results.
@@ -243,7 +273,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _made_again(self, node: fx.Node) -> fx.Node:
         if node not in self._again:
-            self._again[node] = self._constant(node.meta[_CONSTANT])[0] if node.op == "get_attr" else self._computed_again(node)
+            self._again[node] = self._constant(node.meta[CONSTANT])[0] if node.op == "get_attr" else self._computed_again(node)
         return self._again[node]
 
     def _computed_again(self, node: fx.Node) -> fx.Node:
@@ -261,7 +291,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shape, strides, _, dtype = geometry(tensor)
         meta = self._meta_of(torch.empty_strided(shape, strides, dtype=dtype))
         node = self.graph.create_node("get_attr", name)
-        node.meta["val"], node.meta[_CONSTANT] = meta.example, tensor
+        node.meta["val"], node.meta[CONSTANT] = meta.example, tensor
         self._stamp(node)
         return node, meta
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from planner.frontend.tracing.checks.asked import answer, number, shown
+from planner.frontend.tracing.checks.known import known_numbers
 
 __all__ = ["Aliases", "TensorMeta", "Traced", "NotRecordable", "geometry"]
 
@@ -74,6 +75,13 @@ class Traced(Tensor):
         """What a check asks, which is answered; else the recorder refuses."""
         told = number(self)
         return Tensor.item(self) if told is None else told
+
+    def tolist(self) -> Any:
+        """Of what is computed of constants alone; else the recorder refuses."""
+        value = known_numbers(self)
+        if value is None:
+            raise NotRecordable("values are asked for")
+        return value
 
     def __format__(self, _spec: str) -> str:
         return shown(self)

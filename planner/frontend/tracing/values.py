@@ -17,7 +17,8 @@ _REWRITES = {
     "unique": "count into bins of fixed number (scatter_add of ones), or make the set before the step and give it as an input",
     "bincount": "give the number of bins by adding ones: x.new_zeros(bins).scatter_add(0, index, ones)",
     "repeat_interleave": "give output_size and equal repeats, or gather with an index of fixed length",
-    "_local_scalar_dense": "replace if, int() and item() on tensors by torch.where or a mask (assert, and an if that only raises, may stay)",
+    "_local_scalar_dense": "replace if, int() and item() on tensors by torch.where or a mask (assert, and an if that only raises, may stay); "
+    "values that no batch changes, as sizes of images, may come from torch.tensor([...]) in forward",
     "a random number": "set the probability that it is compared with to 0 (Hugging Face: layerdrop, encoder_layerdrop, decoder_layerdrop)",
     "_assert": "take the check out of forward, or make it before the step",
 }

@@ -1,4 +1,6 @@
-"""Checks of values in forward: an ``assert`` or an ``if ...: raise`` on a tensor is no branch of a graph, but an op that ends the run.
+"""Questions to values in forward that are no branch of the graph: checks, and what is known while the step is traced.
+
+An ``assert`` or an ``if ...: raise`` on a tensor is an op that ends the run:
 
     assert ids.max() < rows                    asked for its truth, the tensor ids.max() < rows has to be true
     if torch.any(var < 0): raise ValueError    torch.any(var < 0) has to be false
@@ -10,11 +12,13 @@ is told that way, and the step gets the op ``regista.check``, which raises where
 
 Which tensors are asked, and what they have to be, is read off the source: operands of ``and`` in an assert, of ``or`` in a condition that raises,
 ``not`` turns it round.  ``torch._check_tensor_all(mask)``, by which Hugging Face's models check images and their places in a text, is such a check.
-``torch.rand([]) < 0`` is false whatever is drawn, as in a LayerDrop that is off.  Everything else stays refused: a value
-decides what is computed.
+
+``torch.rand([]) < 0`` is false whatever is drawn, as in a LayerDrop that is off.  What is computed of constants alone is known, as the sizes of
+images that forward makes by ``torch.tensor``.  Everything else stays refused: a value decides what is computed.
 
     op.py             regista.check, which performers call, too
     statements.py     which statements are checks, and what they need an expression to be
+    known.py          values of constants
     draws.py          comparisons of random numbers that are decided
     asked.py          what tensors of a trace are told
 """

@@ -14,6 +14,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 import planner.frontend.tracing.checks.op  # noqa: F401  (torch.ops.regista.check)
 from planner.frontend.tracing.checks.draws import outcome
+from planner.frontend.tracing.checks.known import known_number
 from planner.frontend.tracing.checks.statements import check_at, compares_number
 from planner.frontend.tracing.source import calling_functions, calling_line
 
@@ -93,13 +94,22 @@ def asked_in_make_fx() -> Iterator[None]:
     def formatted(tensor: FunctionalTensor, _spec: str) -> str:
         return shown(tensor)
 
+    def integer(tensor: FunctionalTensor) -> int:
+        return int(tensor.item())
+
+    def real(tensor: FunctionalTensor) -> float:
+        return float(tensor.item())
+
+    methods = {"__bool__": truth, "item": item, "__format__": formatted, "__int__": integer, "__index__": integer, "__float__": real}
     before = FunctionalTensor.__bool__
-    FunctionalTensor.__bool__, FunctionalTensor.item, FunctionalTensor.__format__ = truth, item, formatted  # type: ignore[method-assign, assignment]
+    for name, method in methods.items():
+        setattr(FunctionalTensor, name, method)
     try:
         yield
     finally:
+        for name in methods.keys() - {"__bool__"}:
+            delattr(FunctionalTensor, name)
         FunctionalTensor.__bool__ = before  # type: ignore[method-assign]
-        del FunctionalTensor.item, FunctionalTensor.__format__
 
 
 def shown(tensor: Tensor) -> str:
@@ -111,14 +121,18 @@ def answer(tensor: Tensor, depth: int = 2) -> bool | None:
     """For ``__bool__`` of a tensor without values: what it is told; None: a value would decide.   depth: of the frame that asks."""
     if _current is None:
         return None
+    if (value := known_number(tensor)) is not None:
+        return bool(value)
     told = _current.truth_of(tensor, sys._getframe(depth))
     return outcome(tensor) if told is None else told
 
 
-def number(tensor: Tensor, depth: int = 2) -> Tensor | bool | None:
+def number(tensor: Tensor, depth: int = 2) -> Tensor | float | None:
     """For ``item()``: of a bool the same; of a number that a check compares the tensor itself, so that the comparison is asked; else None."""
     if _current is None:
         return None
+    if (value := known_number(tensor)) is not None:
+        return value  # type: ignore[no-any-return]
     frame = sys._getframe(depth)
     if tensor.dtype is torch.bool:
         told = _current.truth_of(tensor, frame)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
+
+from planner.frontend.tracing.checks.known import node_of
 
 __all__ = ["DrawDecides", "outcome"]
 
@@ -39,19 +39,9 @@ def outcome(tensor: Tensor) -> bool | None:
 
 def _compared(tensor: Tensor) -> tuple[object, float] | None:
     """The comparison and the number beside the draw."""
-    node = _node(tensor)
+    node = node_of(tensor)
     if node is None or node.target not in _BELOW | _ABOVE:
         return None
     draw, number = node.args
     is_draw = isinstance(draw, fx.Node) and draw.target == _DRAW
     return (node.target, float(number)) if is_draw and isinstance(number, int | float) else None
-
-
-def _node(tensor: Tensor) -> fx.Node | None:
-    """What made the tensor, of either tracer."""
-    if isinstance(tensor, FunctionalTensor):
-        mode, inner = get_proxy_mode(), torch._from_functional_tensor(tensor.elem)
-        slot = get_proxy_slot(inner, mode.tracer, None) if mode is not None else None
-        return None if slot is None else slot.proxy.node
-    node = getattr(tensor, "node", None)
-    return node if isinstance(node, fx.Node) else None

@@ -1,0 +1,125 @@
+"""Values that are known while a step is traced: what is computed of constants alone, as of ``torch.tensor([4, 4])`` in forward.
+
+A Plan repeats its constants, so that a question to them has one answer: ``sizes.tolist()``, ``int(t)``, ``if t > 0``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
+from torch.utils._python_dispatch import _disable_current_modes
+
+__all__ = ["CONSTANT", "known", "known_number", "known_numbers", "node_of", "of_known"]
+
+CONSTANT = "constant"
+"""Key of a get_attr node's meta: the tensor that it names, where the recorder made the node."""
+_MOST_NODES, _MOST_ELEMENTS = 1000, 1_000_000
+
+
+class _Unknown(Exception):
+    pass
+
+
+def node_of(tensor: Tensor) -> fx.Node | None:
+    """What made the tensor, of either tracer."""
+    if isinstance(tensor, FunctionalTensor):
+        mode, inner = get_proxy_mode(), torch._from_functional_tensor(tensor.elem)
+        slot = get_proxy_slot(inner, mode.tracer, None) if mode is not None else None
+        return None if slot is None else slot.proxy.node
+    node = getattr(tensor, "node", None)
+    return node if isinstance(node, fx.Node) else None
+
+
+def known(tensor: Tensor) -> Tensor | None:
+    """Its value; None: it depends on more than constants, or on so many that nobody means to ask for it."""
+    node = node_of(tensor)
+    if node is None:
+        return None
+    mode = get_proxy_mode()
+    found = _Values((lambda name: getattr(mode.tracer.root, name)) if mode is not None else None)  # type: ignore[union-attr]
+    try:
+        with _disable_current_modes(), torch.no_grad():
+            value = found.of(node)
+    except _Unknown:
+        return None
+    return value if isinstance(value, Tensor) else None
+
+
+def known_numbers(tensor: Tensor) -> Any:
+    """The same as ``tolist`` gives it: a number for a 0-d tensor."""
+    value = known(tensor)
+    with _disable_current_modes():
+        return None if value is None else value.tolist()
+
+
+def known_number(tensor: Tensor) -> Any:
+    """The only element of a tensor of one; None: it has more, or is not known."""
+    value = known_numbers(tensor) if tensor.numel() == 1 else None
+    while isinstance(value, list):
+        (value,) = value
+    return value
+
+
+def of_known(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Tensor, ...] | None:
+    """The results of an op of tensors that are all known; None: one of them is not."""
+
+    def value_of(arg: object) -> object:
+        if isinstance(arg, list | tuple):
+            return [value_of(item) for item in arg]
+        if not isinstance(arg, Tensor) or type(arg) is Tensor:
+            return arg  # a tensor from outside of the step is a constant of it
+        value = known(arg)
+        if value is None:
+            raise _Unknown
+        return value
+
+    try:
+        given = [value_of(arg) for arg in args], {name: value_of(arg) for name, arg in kwargs.items()}
+    except _Unknown:
+        return None
+    with _disable_current_modes(), torch.no_grad():
+        made = func(*given[0], **given[1])
+    return (made,) if isinstance(made, Tensor) else tuple(made)
+
+
+class _Values:
+    """named: constants by the names of get_attr nodes, where these do not hold them."""
+
+    def __init__(self, named: Callable[[str], object] | None) -> None:
+        self._named = named
+        self._made: dict[fx.Node, object] = {}
+
+    def of(self, node: fx.Node) -> object:
+        if node not in self._made:
+            self._made[node] = self._value(node)
+            if len(self._made) > _MOST_NODES:
+                raise _Unknown
+        return self._made[node]
+
+    def _value(self, node: fx.Node) -> object:
+        if node.op == "get_attr":
+            value = node.meta.get(CONSTANT)
+            value = self._named(str(node.target)) if value is None and self._named is not None else value
+        elif node.op == "call_function" and (node.target is operator.getitem or _is_function(node.target)):
+            example = node.meta.get("val")
+            if isinstance(example, Tensor) and example.numel() > _MOST_ELEMENTS:
+                raise _Unknown
+            args, kwargs = fx.map_arg((node.args, node.kwargs), self.of)  # type: ignore[arg-type]
+            value = node.target(*args, **kwargs)  # type: ignore[operator]
+        else:
+            raise _Unknown
+        if isinstance(value, Tensor) and value.numel() > _MOST_ELEMENTS:
+            raise _Unknown
+        return value
+
+
+def _is_function(target: object) -> bool:
+    """Of what it is given alone."""
+    return isinstance(target, OpOverload) and not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
