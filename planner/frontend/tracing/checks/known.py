@@ -6,7 +6,7 @@ A Plan repeats its constants, so that a question to them has one answer: ``sizes
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ _MOST_NODES, _MOST_ELEMENTS = 1000, 1_000_000
 
 
 class _Unknown(Exception):
-    pass
+    """A tensor that is not computed of constants alone."""
 
 
 def node_of(tensor: Tensor) -> fx.Node | None:
@@ -40,15 +40,16 @@ def node_of(tensor: Tensor) -> fx.Node | None:
 def known(tensor: Tensor) -> Tensor | None:
     """Its value; None: it depends on more than constants, or on so many that nobody means to ask for it."""
     node = node_of(tensor)
-    if node is None:
+    ancestors = None if node is None else _ancestors(node)
+    if node is None or ancestors is None:
         return None
-    mode = get_proxy_mode()
-    found = _Values((lambda name: getattr(mode.tracer.root, name)) if mode is not None else None)  # type: ignore[union-attr]
-    try:
-        with _disable_current_modes(), torch.no_grad():
-            value = found.of(node)
-    except _Unknown:
-        return None
+    made = {each: _constant(each) for each in ancestors if each.op == "get_attr"}
+    with _disable_current_modes(), torch.no_grad():
+        for each in ancestors:
+            if each not in made:
+                args, kwargs = fx.map_arg((each.args, each.kwargs), made.__getitem__)  # type: ignore[arg-type]
+                made[each] = each.target(*args, **kwargs)  # type: ignore[operator]
+    value = made[node]
     return value if isinstance(value, Tensor) else None
 
 
@@ -89,35 +90,40 @@ def of_known(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, obje
     return (made,) if isinstance(made, Tensor) else tuple(made)
 
 
-class _Values:
-    """named: constants by the names of get_attr nodes, where these do not hold them."""
+def _ancestors(node: fx.Node) -> list[fx.Node] | None:
+    """What the node is computed of, and itself, each behind what it takes; None: not of constants alone, or of too many."""
+    order: dict[fx.Node, None] = {}
+    seen: set[fx.Node] = set()
+    stack = [node]
+    while stack:
+        last = stack[-1]
+        if last in seen:
+            order[stack.pop()] = None
+            continue
+        if len(seen) > _MOST_NODES or not _is_of_constants(last):
+            return None
+        seen.add(last)
+        stack += [given for given in last.all_input_nodes if given not in order]
+    return list(order)
 
-    def __init__(self, named: Callable[[str], object] | None) -> None:
-        self._named = named
-        self._made: dict[fx.Node, object] = {}
 
-    def of(self, node: fx.Node) -> object:
-        if node not in self._made:
-            self._made[node] = self._value(node)
-            if len(self._made) > _MOST_NODES:
-                raise _Unknown
-        return self._made[node]
+def _is_of_constants(node: fx.Node) -> bool:
+    """Whether it is a constant of at most so many elements, or what a function gives of its operands."""
+    if node.op == "get_attr":
+        value = _constant(node)
+        return isinstance(value, Tensor) and value.numel() <= _MOST_ELEMENTS
+    if node.op != "call_function" or not (node.target is operator.getitem or _is_function(node.target)):
+        return False
+    example = node.meta.get("val")
+    return not isinstance(example, Tensor) or example.numel() <= _MOST_ELEMENTS
 
-    def _value(self, node: fx.Node) -> object:
-        if node.op == "get_attr":
-            value = node.meta.get(CONSTANT)
-            value = self._named(str(node.target)) if value is None and self._named is not None else value
-        elif node.op == "call_function" and (node.target is operator.getitem or _is_function(node.target)):
-            example = node.meta.get("val")
-            if isinstance(example, Tensor) and example.numel() > _MOST_ELEMENTS:
-                raise _Unknown
-            args, kwargs = fx.map_arg((node.args, node.kwargs), self.of)  # type: ignore[arg-type]
-            value = node.target(*args, **kwargs)  # type: ignore[operator]
-        else:
-            raise _Unknown
-        if isinstance(value, Tensor) and value.numel() > _MOST_ELEMENTS:
-            raise _Unknown
-        return value
+
+def _constant(node: fx.Node) -> object:
+    """What a get_attr node names."""
+    mode = get_proxy_mode()
+    if CONSTANT in node.meta or mode is None:
+        return node.meta.get(CONSTANT)
+    return getattr(mode.tracer.root, str(node.target), None)  # type: ignore[union-attr]
 
 
 def _is_function(target: object) -> bool:

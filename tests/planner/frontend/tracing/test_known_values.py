@@ -136,13 +136,29 @@ def places_in_the_batch(_: Asking, x: Tensor) -> float:
     return x.nonzero().shape[0]
 
 
+def behind_many_layers(_: Asking, x: Tensor) -> float:
+    for _step in range(1500):
+        x = x + 1
+    return x.sum().item()
+
+
 def of_many_elements(_: Asking, x: Tensor) -> float:
     return torch.zeros(2000, 1000).sum().item()
 
 
 @pytest.mark.parametrize(
     "ask",
-    [of_the_batch, beside_the_batch, of_a_buffer, of_a_parameter, of_a_draw, list_of_the_batch, places_in_the_batch, of_many_elements],
+    [
+        of_the_batch,
+        beside_the_batch,
+        of_a_buffer,
+        of_a_parameter,
+        of_a_draw,
+        list_of_the_batch,
+        places_in_the_batch,
+        behind_many_layers,
+        of_many_elements,
+    ],
 )
 def test_what_depends_on_more_than_constants_stays_refused(ask: Callable[[Asking, Tensor], float]) -> None:
     with pytest.raises(InvalidProgram, match="lets a value decide what is computed"):
