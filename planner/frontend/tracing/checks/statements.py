@@ -30,25 +30,26 @@ class Needed(NamedTuple):
 
 def check_at(frame: FrameType) -> Needed | None:
     """What the check that this frame evaluates needs the expression to be that it asks now; None: it is no check, or not known."""
-    return _needed_at(frame.f_code.co_filename, _place(frame), False)
+    return _needed_at(frame.f_code.co_filename, *_place(frame), False)
 
 
 def compares_number(frame: FrameType) -> bool:
     """Whether ``X.item()``, which this frame calls, is a side of a comparison that a check needs to be true or false."""
-    return _needed_at(frame.f_code.co_filename, _place(frame), True) is not None
+    return _needed_at(frame.f_code.co_filename, *_place(frame), True) is not None
 
 
-def _place(frame: FrameType) -> _Place:
-    """Where the expression stands that is called or asked for its truth.
+def _place(frame: FrameType) -> tuple[_Place, bool]:
+    """Where the expression stands that is called or asked for its truth; whether a jump or ``not`` asks it, and no function.
 
     What a jump asks was made by the instruction before it; its own place is that of its statement, or of another expression.
     """
     code = frame.f_code
     places = list(islice(code.co_positions(), frame.f_lasti // 2 + 1))
     names = [opname[code.co_code[2 * at]] for at in range(len(places))]
+    asked = len(places)
     while len(places) > 1 and ("JUMP" in names[-1] or names[-1] in _ASKING):
         places.pop(), names.pop()
-    return places[-1]
+    return places[-1], len(places) < asked
 
 
 _ASKING = frozenset({"TO_BOOL", "UNARY_NOT", "COPY", "EXTENDED_ARG"})
@@ -56,11 +57,11 @@ _ASKING = frozenset({"TO_BOOL", "UNARY_NOT", "COPY", "EXTENDED_ARG"})
 
 
 @lru_cache(maxsize=256)
-def _needed_at(file: str, place: _Place, asks_for_number: bool) -> Needed | None:
+def _needed_at(file: str, place: _Place, directly: bool, asks_for_number: bool) -> Needed | None:
     for statement, needed in _checks_in(file):
         if statement.lineno <= (place[0] or 0) and (place[1] or 0) <= (statement.end_lineno or 0):
             test = statement.test
-            wanted = _needed_of_number(test, needed, place) if asks_for_number else _needed(test, needed, place)
+            wanted = _needed_of_number(test, needed, place) if asks_for_number else _needed(test, needed, place, directly)
             return None if wanted is None else Needed(wanted, f"'{_shown(statement)}' in {Path(file).name}")
     return None
 
@@ -104,24 +105,29 @@ def _columns(node: ast.AST) -> tuple[int | None, int | None]:
     return getattr(node, "col_offset", None), getattr(node, "end_col_offset", None)
 
 
-def _needed(node: ast.expr, needed: bool, place: _Place) -> bool | None:
-    """What the expression at ``place`` within ``node`` has to be, so that the whole is ``needed``."""
+def _needed(node: ast.expr, needed: bool, place: _Place, directly: bool) -> bool | None:
+    """What the expression at ``place`` within ``node`` has to be, so that the whole is ``needed``.
+
+    Functions that ask what they are given (any, all, in) may go on in more ways than one; but bool and item.
+    """
     match node:
         case ast.UnaryOp(op=ast.Not(), operand=inner):
-            return _needed(inner, not needed, place)
+            return _needed(inner, not needed, place, directly)
         case ast.BoolOp(op=op, values=operands):
             each = needed if isinstance(op, ast.And) else not needed
             # All operands, or the last alone: those before have had their say.
             for operand in operands if each else operands[-1:]:
-                if (within := _needed(operand, needed, place)) is not None:
+                if (within := _needed(operand, needed, place, directly)) is not None:
                     return within
             return None
         case ast.Call(func=ast.Name(id="bool"), args=[inner]):
-            within = _needed(inner, needed, place)
+            within = _needed(inner, needed, place, directly)
             return needed if within is None and _is_at(node, place) else within
+        case ast.Call(func=ast.Attribute(attr="item"), args=[]) if _is_at(node, place):
+            return needed
         case ast.Compare(ops=[_, _, *_]) if not needed:
             return None  # of a < b < c either part may be what fails
-    return needed if _is_at(node, place) else None
+    return needed if directly and _is_at(node, place) else None
 
 
 def _needed_of_number(node: ast.expr, needed: bool, place: _Place) -> bool | None:

@@ -127,6 +127,19 @@ def within_bounds(h: Tensor) -> None:
         raise ValueError
 
 
+def any_of_them(h: Tensor) -> None:
+    assert any([h.sum() < 0, h.sum() >= 0])
+
+
+def among_them(h: Tensor) -> None:
+    assert h.sum() in (h.min(), h.sum())
+
+
+def not_all_of_them(h: Tensor) -> None:
+    if not all([h.sum() < 0, h.sum() >= 0]):
+        raise ValueError
+
+
 def asks_many(h: Tensor) -> None:
     assert h > 0
 
@@ -152,4 +165,7 @@ REFUSED: Sequence[Callable[[Tensor], object]] = (
     number_in_a_sum,
     kept,
     in_a_loop,
+    any_of_them,
+    among_them,
+    not_all_of_them,
 )
