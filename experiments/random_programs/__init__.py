@@ -1,0 +1,6 @@
+"""Random programs, planned at random, performed and compared with plain PyTorch in float64.
+
+nets.py          convolutional networks of parts that look at features in many orders and strides
+trainings.py     blocks of a language model under random optimizers, schedules, clipping and ways to distribute them
+compared.py      what a run has to agree with, and by how much
+"""

@@ -1,0 +1,214 @@
+"""Convolutional networks of random parts: each leaves features [batch, channels, height, width] in some order, with some strides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["Net", "random_net"]
+
+HEADS, CLASSES = 4, 5
+
+
+class Shape(NamedTuple):
+    """Of the features of one sample."""
+
+    channels: int
+    height: int
+    width: int
+
+
+class Part(nn.Module):
+    """A function of features, which may use one module."""
+
+    def __init__(self, function: Callable[[nn.Module, Tensor], Tensor], inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.inner, self.function = inner or nn.Identity(), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.inner, x)
+
+
+class Net(nn.Module):
+    """names: of its parts, in order."""
+
+    def __init__(self, parts: Mapping[str, nn.Module], channels: int) -> None:
+        super().__init__()
+        self.names = tuple(name.partition(" ")[2] for name in parts)
+        self.parts, self.head = nn.ModuleList(parts.values()), nn.Linear(channels, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part(x)
+        made: Tensor = self.head(x.mean((2, 3)))
+        return made
+
+
+def random_net(seed: int) -> Net:
+    """Three to nine parts behind a convolution of 3 channels; same seed, same net."""
+    random = Random(seed)
+    torch.manual_seed(seed)
+    shape = Shape(12, 8, 8)
+    parts: dict[str, nn.Module] = {"0 convolution": nn.Conv2d(3, shape.channels, 3, padding=1)}
+    for _ in range(random.randint(3, 9)):
+        name = random.choice(list(_PARTS))
+        made = _PARTS[name](random, shape)
+        if made is not None:
+            module, shape = made
+            parts[f"{len(parts)} {name}"] = module
+    return Net(parts, shape.channels)
+
+
+_Made = tuple[nn.Module, Shape] | None
+
+
+def _same(function: Callable[[Tensor], Tensor]) -> Callable[[Random, Shape], _Made]:
+    return lambda random, shape: (Part(lambda _, x: function(x)), shape)
+
+
+def _with(
+    inner: Callable[[Shape], nn.Module], function: Callable[[nn.Module, Tensor], Tensor] = lambda inner, x: inner(x), divisor: int = 1
+) -> Callable[[Random, Shape], _Made]:
+    """A part with a module that leaves the shape; ``divisor``: of the channels that it can take."""
+    return lambda random, shape: None if shape.channels % divisor else (Part(function, inner(shape)), shape)
+
+
+def _convolution(kernel: int, stride: int = 1) -> Callable[[Random, Shape], _Made]:
+    def make(random: Random, shape: Shape) -> _Made:
+        if min(shape[1:]) < 2 * stride:
+            return None
+        channels = random.choice([8, 12, 16, 24])
+        height, width = ((extent + stride - 1) // stride for extent in shape[1:])
+        return nn.Conv2d(shape.channels, channels, kernel, stride, kernel // 2), Shape(channels, height, width)
+
+    return make
+
+
+def _halved(function: Callable[[Tensor], Tensor]) -> Callable[[Random, Shape], _Made]:
+    def make(random: Random, shape: Shape) -> _Made:
+        if min(shape[1:]) < 4:
+            return None
+        return Part(lambda _, x: function(x)), shape._replace(height=shape.height // 2, width=shape.width // 2)
+
+    return make
+
+
+def _split(random: Random, shape: Shape) -> _Made:
+    if shape.channels % 4:
+        return None
+    rest = shape.channels // 4
+
+    def function(_: nn.Module, x: Tensor) -> Tensor:
+        most, others = torch.split(x, [x.shape[1] - rest, rest], 1)
+        return most * others.mean(1, keepdim=True)
+
+    return Part(function), shape._replace(channels=shape.channels - rest)
+
+
+def _gated(random: Random, shape: Shape) -> _Made:
+    if shape.channels % 2 or shape.channels < 8:
+        return None
+    return Part(lambda _, x: F.glu(x, 1)), shape._replace(channels=shape.channels // 2)
+
+
+def _twice(random: Random, shape: Shape) -> _Made:
+    if shape.channels > 24:
+        return None
+    return Part(lambda _, x: torch.cat([x, x.flip(2)], 1)), shape._replace(channels=2 * shape.channels)
+
+
+def _upsampled(random: Random, shape: Shape) -> _Made:
+    if max(shape[1:]) > 8:
+        return None
+    mode = random.choice(["bilinear", "nearest"])
+    return Part(lambda _, x: F.interpolate(x, scale_factor=2, mode=mode)), shape._replace(height=2 * shape.height, width=2 * shape.width)
+
+
+def _narrowed(random: Random, shape: Shape) -> _Made:
+    return (Part(lambda _, x: x[..., 1:]), shape._replace(width=shape.width - 1)) if shape.width > 2 else None
+
+
+def _padded(random: Random, shape: Shape) -> _Made:
+    return (Part(lambda _, x: F.pad(x, (1, 1))), shape._replace(width=shape.width + 2)) if shape.width < 10 else None
+
+
+def _turned(random: Random, shape: Shape) -> _Made:
+    return Part(lambda _, x: x.transpose(2, 3)), Shape(shape.channels, shape.width, shape.height)
+
+
+def _half_normed(norm: nn.Module, x: Tensor) -> Tensor:
+    first, second = x.chunk(2, 1)
+    return torch.cat([norm(first), second], 1)
+
+
+def _shuffled(x: Tensor) -> Tensor:
+    batch, channels, height, width = x.shape
+    return x.view(batch, 4, channels // 4, height, width).transpose(1, 2).reshape(x.shape)
+
+
+def _attended(projection: nn.Module, x: Tensor) -> Tensor:
+    batch, channels, height, width = x.shape
+    parts = projection(x.flatten(2).transpose(1, 2)).chunk(3, -1)
+    query, key, value = (part.reshape(batch, height * width, HEADS, channels // HEADS).transpose(1, 2) for part in parts)
+    made = F.scaled_dot_product_attention(query, key, value)
+    return made.transpose(1, 2).reshape(batch, height * width, channels).transpose(1, 2).reshape(x.shape)
+
+
+def _unfolded(projection: nn.Module, x: Tensor) -> Tensor:
+    made: Tensor = projection(F.unfold(x, 3, padding=1).transpose(1, 2))
+    return made.transpose(1, 2).view(x.shape)
+
+
+def _across(inner: nn.Module, x: Tensor) -> Tensor:
+    made: Tensor = inner(x.transpose(2, 3))
+    return made.transpose(2, 3)
+
+
+_PARTS: Mapping[str, Callable[[Random, Shape], _Made]] = {
+    "convolution": _convolution(3),
+    "pointwise convolution": _convolution(1),
+    "strided convolution": _convolution(3, stride=2),
+    "depthwise convolution": _with(lambda s: nn.Conv2d(s.channels, s.channels, 3, padding=1, groups=s.channels)),
+    "batch norm": _with(lambda s: nn.BatchNorm2d(s.channels)),
+    "batch norm, turned": _with(lambda s: nn.BatchNorm2d(s.channels), _across),
+    "batch norm of half the channels": _with(lambda s: nn.BatchNorm2d(s.channels // 2), _half_normed, divisor=2),
+    "batch norm of a sequence": _with(lambda s: nn.BatchNorm1d(s.channels), lambda norm, x: norm(x.flatten(2)).view(x.shape)),
+    "instance norm": _with(lambda s: nn.InstanceNorm2d(s.channels, affine=True)),
+    "group norm": _with(lambda s: nn.GroupNorm(4, s.channels), divisor=4),
+    "group norm, turned": _with(lambda s: nn.GroupNorm(4, s.channels), _across, divisor=4),
+    "layer norm": _with(lambda s: nn.LayerNorm(s.width)),
+    "layer norm of channels": _with(lambda s: nn.LayerNorm(s.channels), lambda norm, x: norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)),
+    "relu": _same(F.relu),
+    "gelu": _same(F.gelu),
+    "sigmoid": _same(torch.sigmoid),
+    "prelu": _with(lambda s: nn.PReLU(s.channels)),
+    "softmax of channels": _same(lambda x: x.softmax(1)),
+    "log softmax of places": _same(lambda x: x.flatten(2).log_softmax(-1).view(x.shape)),
+    "scaled by its mean": _same(lambda x: x * x.mean((2, 3), keepdim=True)),
+    "without its mean": _same(lambda x: x - x.mean(1, keepdim=True)),
+    "below its maximum": _same(lambda x: x - x.amax(3, keepdim=True)),
+    "running sum": _same(lambda x: x.cumsum(2)),
+    "flipped": _same(lambda x: x.flip(3)),
+    "rolled": _same(lambda x: x.roll(1, 2)),
+    "turned": _turned,
+    "split": _split,
+    "channels shuffled": lambda random, shape: None if shape.channels % 4 else (Part(lambda _, x: _shuffled(x)), shape),
+    "gated": _gated,
+    "twice": _twice,
+    "narrowed": _narrowed,
+    "padded": _padded,
+    "upsampled": _upsampled,
+    "max pool": _halved(lambda x: F.max_pool2d(x, 2)),
+    "average pool": _halved(lambda x: F.avg_pool2d(x, 2)),
+    "linear": _with(lambda s: nn.Linear(s.width, s.width)),
+    "attention": _with(lambda s: nn.Linear(s.channels, 3 * s.channels), _attended, divisor=HEADS),
+    "convolution of a sequence": _with(
+        lambda s: nn.Conv1d(s.channels, s.channels, 3, padding=1), lambda inner, x: inner(x.mean(3)).unsqueeze(3) * x
+    ),
+    "product of neighbourhoods": _with(lambda s: nn.Linear(9 * s.channels, s.channels), _unfolded),
+}
