@@ -50,8 +50,8 @@ def ways_of(case: Case) -> Mapping[str, Way]:
     return {way.name: way for way in (SIX if case.tensor else THREE)}
 
 
-def small_cluster() -> Cluster:
-    """Two devices, scaled down with the models (10 flop per byte of link, hardly any latency), so that to distribute them pays."""
+def small_cluster(devices: int = 2) -> Cluster:
+    """So many devices, scaled down with the models (10 flop per byte of link, hardly any latency), so that to distribute them pays."""
     device = DeviceSpec(kind="cpu", memory_bytes=8 * 10**9, rate_flop_per_s=1e9, memory_bandwidth_bytes_per_s=1e9)
     link = LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=1e8)
-    return Cluster(name="corpus-2", source="", num_nodes=1, devices_per_node=2, device=device, node=link)
+    return Cluster(name=f"corpus-{devices}", source="", num_nodes=1, devices_per_node=devices, device=device, node=link)

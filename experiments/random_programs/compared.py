@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 import regista
 from experiments.corpus.compare import Eager, errors, train_eagerly
+from experiments.corpus.ways import small_cluster
 from experiments.random_programs.nets import CLASSES, random_net
 from experiments.random_programs.trainings import Training, random_training
 from planner.frontend import SGD, Program
-from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.errors import InvalidProgram, Unsupported
 
 __all__ = ["PROGRAMS", "Case", "Status", "compared"]
@@ -54,12 +54,6 @@ class Case:
     kind: str = "run"
 
 
-def _cluster(devices: int) -> Cluster:
-    device = DeviceSpec(kind="cpu", memory_bytes=8 * 10**9, rate_flop_per_s=1e9, memory_bandwidth_bytes_per_s=1e9)
-    link = LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=1e8)
-    return Cluster(name=f"random-{devices}", source="", num_nodes=1, devices_per_node=devices, device=device, node=link)
-
-
 _NET_WAYS: Sequence[Mapping[str, Any]] = (
     {},
     {"pins": ["input.*=S(0)"]},
@@ -77,7 +71,7 @@ def _of_net(seed: int, performer: str) -> Case:
     program = Program(net, batch, F.cross_entropy, SGD(lr=0.01, momentum=0.9))
     micro_batches = ways.get("micro_batches", 1)
     plain = train_eagerly(program, micro_batches)
-    plan = regista.plan(program, _cluster(2), seconds=SEARCH_S, **ways)
+    plan = regista.plan(program, small_cluster(), seconds=SEARCH_S, **ways)
     steps = len(plain.losses)
     run = regista.run(plan, program, steps=steps, performer=regista.Performer(performer), gradients=True, allow_nan=True)
     return _told("net", seed, performer, net.names, ways, errors(run, plain).worst)
@@ -97,7 +91,7 @@ def _of_training(seed: int, performer: str) -> Case:
     )
     ways = {"devices": training.devices, **training.ways}
     try:
-        plan = regista.plan(program, _cluster(training.devices), seconds=SEARCH_S, **training.ways)
+        plan = regista.plan(program, small_cluster(training.devices), seconds=SEARCH_S, **training.ways)
     except (InvalidProgram, Unsupported) as error:
         return Case(
             program="training", seed=seed, performer=performer, names=", ".join(training.names), ways=str(ways),
@@ -108,7 +102,7 @@ def _of_training(seed: int, performer: str) -> Case:
 
 
 def _trained_plainly(training: Training, program: Program) -> Eager:
-    """A copy, on whole batches: the loss divides by what the whole batch counts, whatever the micro-batches."""
+    """Plain PyTorch, of a copy, without micro-batches: the loss of a Plan's, too, divides by the counts of the whole batch."""
     module: nn.Module
     module, optimizer, scheduler = copy.deepcopy((training.module, training.optimizer, training.scheduler))
     losses, gradients = [], dict[str, Tensor]()

@@ -58,7 +58,7 @@ def in_one_kernel(
     eps: float,
     out: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """``batch_norm`` by torch's kernel, which takes vectors of x's format, or of float32 beside an x of 16 bits; y has x's format.
+    """``batch_norm`` as one call of torch's native_batch_norm: weight and the like are of x's dtype, or float32 where x has 16 bits; y is of x's.
 
     It is given memory only where x lies in the same order, without gaps: of other strides it makes wrong numbers on CPUs (torch 2.13).
     """

@@ -23,8 +23,8 @@ __all__ = ["ScanRates", "scan_rates"]
 WIDTH = 64
 """Elements of a head in what was measured; a head of others takes as much longer or shorter. [assumed]"""
 FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 3, 8
-"""Products per piece and head: of a piece's scores and inputs, states that it leaves, and what it takes of earlier ones; backward those of six
-gradients, the states again, and the scores again for the gradient of the decay. [counted in mamba-ssm 2.2: ssd_combined.py]"""
+"""Matrix products per chunk and head.  Forward: scores times inputs, the state behind the chunk, the output from the state before it.  Backward:
+six gradients, the state again, and the scores again for the gradient of the decay. [counted in mamba-ssm 2.2: ssd_combined.py]"""
 CONV_BACKWARD = 2.5
 """The convolution again, and reading its input and a gradient and writing another. [mamba-ssm: mamba_split_conv1d_scan_combined]"""
 NEAREST = "h100-sxm"

@@ -196,7 +196,7 @@ class _Weighing:
         return self._emit(op, "aten.mul.Tensor", (Ref(name), Ref(weights)), type_)
 
     def _of_own_samples(self, op: Op, rows: _Rows) -> str:
-        """What a check looks at, with what it wants in place of the samples that were added."""
+        """The mask of a check, in which the samples that were added are what the check wants."""
         mask, wanted = op.inputs[0], op.args[1]
         type_ = self._types[mask]
         weights = self._weights(op, replace(type_, dtype=DType.FLOAT32), rows)

@@ -170,7 +170,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return value  # type: ignore[no-any-return]
 
     def _of_constants(self, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
-        """The constant that nonzero, repeat_interleave and the like make of constants; of anything else fake tensors refuse them."""
+        """An op whose result's shape depends on values (nonzero, repeat_interleave): computed of constants; of others a fake tensor refuses it."""
         results = of_known(func, args, kwargs)
         if results is None:
             return self._record(func, args, kwargs)

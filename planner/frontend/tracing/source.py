@@ -6,8 +6,9 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -43,23 +44,22 @@ def _is_users(code: CodeType) -> bool:
 
 def calling_line() -> Line | None:
     """The line of the user's code that runs now, beneath the traced step; None when torch alone is there (backward, an nn.Sequential)."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != _WHERE_TRACING_BEGINS:
-        if _is_users(frame.f_code):
-            return frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
-    return None
+    frame = next(_users_frames(sys._getframe(1)), None)
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def calling_functions(count: int) -> tuple[str, ...]:
     """The innermost functions of the user that run now, beneath the traced step, with their files: ``forward (model.py)``."""
-    found: list[str] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != _WHERE_TRACING_BEGINS and len(found) < count:
+    frames = islice(_users_frames(sys._getframe(1)), count)
+    return tuple(f"{frame.f_code.co_name} ({os.path.basename(frame.f_code.co_filename)})" for frame in frames)
+
+
+def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Those of the user's code beneath the traced step, from ``frame`` outwards."""
+    while frame is not None and frame.f_code.co_filename != _WHERE_TRACING_BEGINS:
         if _is_users(frame.f_code):
-            found.append(f"{frame.f_code.co_name} ({os.path.basename(frame.f_code.co_filename)})")
+            yield frame
         frame = frame.f_back
-    return tuple(found)
 
 
 def raising_line(error: BaseException) -> Line | None:

@@ -118,7 +118,7 @@ def shown(tensor: Tensor) -> str:
 
 
 def answer(tensor: Tensor, depth: int = 2) -> bool | None:
-    """For ``__bool__`` of a tensor without values: what it is told; None: a value would decide.   depth: of the frame that asks."""
+    """What ``bool(tensor)`` is while the step is traced; None: it depends on values that are not known.   depth: of the frame that asks."""
     if _current is None:
         return None
     if (value := known_number(tensor)) is not None:
@@ -128,7 +128,7 @@ def answer(tensor: Tensor, depth: int = 2) -> bool | None:
 
 
 def number(tensor: Tensor, depth: int = 2) -> Tensor | float | None:
-    """For ``item()``: of a bool the same; of a number that a check compares the tensor itself, so that the comparison is asked; else None."""
+    """What ``tensor.item()`` is while the step is traced: of a number that a check compares, the tensor itself; None: not known, and no check."""
     if _current is None:
         return None
     if (value := known_number(tensor)) is not None:

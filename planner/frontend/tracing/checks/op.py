@@ -1,4 +1,4 @@
-"""The op of a check: it looks at values and raises.  Performers call it without the tracer."""
+"""``regista.check``: the op that raises where a mask is not what a check wants.  Workers import it without the tracer."""
 
 from __future__ import annotations
 

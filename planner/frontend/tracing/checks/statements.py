@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Iterator
 from dis import opname
 from functools import lru_cache
 from itertools import islice
@@ -45,11 +46,14 @@ def _place(frame: FrameType) -> tuple[_Place, bool]:
     """
     code = frame.f_code
     places = list(islice(code.co_positions(), frame.f_lasti // 2 + 1))
-    names = [opname[code.co_code[2 * at]] for at in range(len(places))]
-    asked = len(places)
-    while len(places) > 1 and ("JUMP" in names[-1] or names[-1] in _ASKING):
-        places.pop(), names.pop()
-    return places[-1], len(places) < asked
+    last = at = len(places) - 1
+    while at and _asks(opname[code.co_code[2 * at]]):
+        at -= 1
+    return places[at], at < last
+
+
+def _asks(name: str) -> bool:
+    return "JUMP" in name or name in _ASKING
 
 
 _ASKING = frozenset({"TO_BOOL", "UNARY_NOT", "COPY", "EXTENDED_ARG"})
@@ -105,40 +109,46 @@ def _columns(node: ast.AST) -> tuple[int | None, int | None]:
     return getattr(node, "col_offset", None), getattr(node, "end_col_offset", None)
 
 
+def _conditions(node: ast.expr, needed: bool) -> Iterator[tuple[ast.expr, bool]]:
+    """The operands of ``not``, ``and`` and ``or`` within ``node``, each with what it has to be, so that the whole is ``needed``."""
+    match node:
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            yield from _conditions(inner, not needed)
+        case ast.BoolOp(op=op, values=operands):
+            each = needed if isinstance(op, ast.And) else not needed
+            # All operands, or the last alone: those before have had their say.
+            for operand in operands if each else operands[-1:]:
+                yield from _conditions(operand, needed)
+        case _:
+            yield node, needed
+
+
 def _needed(node: ast.expr, needed: bool, place: _Place, directly: bool) -> bool | None:
     """What the expression at ``place`` within ``node`` has to be, so that the whole is ``needed``.
 
     Functions that ask what they are given (any, all, in) may go on in more ways than one; but bool and item.
     """
-    match node:
-        case ast.UnaryOp(op=ast.Not(), operand=inner):
-            return _needed(inner, not needed, place, directly)
-        case ast.BoolOp(op=op, values=operands):
-            each = needed if isinstance(op, ast.And) else not needed
-            # All operands, or the last alone: those before have had their say.
-            for operand in operands if each else operands[-1:]:
-                if (within := _needed(operand, needed, place, directly)) is not None:
+    for condition, wanted in _conditions(node, needed):
+        match condition:
+            case ast.Call(func=ast.Name(id="bool"), args=[inner]):
+                if (within := _needed(inner, wanted, place, directly)) is not None:
                     return within
-            return None
-        case ast.Call(func=ast.Name(id="bool"), args=[inner]):
-            within = _needed(inner, needed, place, directly)
-            return needed if within is None and _is_at(node, place) else within
-        case ast.Call(func=ast.Attribute(attr="item"), args=[]) if _is_at(node, place):
-            return needed
-        case ast.Compare(ops=[_, _, *_]) if not needed:
-            return None  # of a < b < c either part may be what fails
-    return needed if directly and _is_at(node, place) else None
+                by_itself = True
+            case ast.Call(func=ast.Attribute(attr="item"), args=[]):
+                by_itself = True
+            case ast.Compare(ops=[_, _, *_]) if not wanted:
+                continue  # of a < b < c either part may be what fails
+            case _:
+                by_itself = directly
+        if by_itself and _is_at(condition, place):
+            return wanted
+    return None
 
 
 def _needed_of_number(node: ast.expr, needed: bool, place: _Place) -> bool | None:
     """The same of the comparison that has ``X.item()`` at ``place`` on one of its sides."""
-    match node:
-        case ast.Compare(left=left, ops=[_], comparators=[right]):
-            return needed if _is_at(left, place) or _is_at(right, place) else None
-        case ast.UnaryOp(op=ast.Not(), operand=inner):
-            return _needed_of_number(inner, not needed, place)
-        case ast.BoolOp(op=op, values=operands):
-            each = needed if isinstance(op, ast.And) else not needed
-            found = (_needed_of_number(operand, needed, place) for operand in (operands if each else operands[-1:]))
-            return next((within for within in found if within is not None), None)
+    for condition, wanted in _conditions(node, needed):
+        match condition:
+            case ast.Compare(left=left, ops=[_], comparators=[right]) if _is_at(left, place) or _is_at(right, place):
+                return wanted
     return None
