@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import handmade
@@ -33,6 +35,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore:.*ranks 
 STEPS, MICRO_BATCHES, TIMEOUT_S = 40, 3, 3.0
 LIMIT_S = 10.0
 """From the fault to the end of everything: the issue's limit; the timeout of a stopped process, and room to end."""
+KILLS = 6
+"""At random times; `python -m experiments.kills` makes 200."""
 LAST_STAGE = 2
 """Of its two ranks the one that writes a file."""
 
@@ -135,26 +139,27 @@ def _runs(pid: int) -> bool:
 
 
 @pytest.mark.thorough
-def test_twenty_kills_at_random_times_and_the_last_bit_is_that_of_an_undisturbed_run(scratch: Path) -> None:
+def test_kills_at_random_times_and_the_last_bit_is_that_of_an_undisturbed_run(scratch: Path) -> None:
     plan, batches = handmade.pipeline(MICRO_BATCHES, width=2), handmade.batches(MICRO_BATCHES)
-    steps, request = 400, SaveRequest(folder=str(scratch / "saves"), every=10, keep=2)
+    steps, request = 200, SaveRequest(folder=str(scratch / "saves"), every=10, keep=2)
+    begin = time.monotonic()
     undisturbed = run(plan, handmade.start(), batches, steps, workdir=scratch / "work")
+    undisturbed_s = time.monotonic() - begin
     chance = random.Random(20261121)
     kills, losses = 0, dict[int, float]()
-
-    def saved_steps() -> int:
-        point = resume_point(request.folder)
-        return point.steps if point is not None else 0
 
     def attempt(doomed: bool) -> Outcome:
         point = resume_point(request.folder)
         first = point.steps if point is not None else 0
-        stop = threading.Event()
+        ended = threading.Event()
 
         def kill_somebody() -> None:
-            if not stop.wait(chance.uniform(0.05, 1.0)):
+            ended.wait(chance.uniform(0.0, undisturbed_s))
+            while not ended.wait(0.001):  # until a rank that has begun is hit
                 for path in (scratch / "work").glob(f"*/rank{chance.randrange(4)}.*.pid"):
-                    os.kill(int(path.read_text() or 0), signal.SIGKILL)
+                    with suppress(OSError, ValueError):  # its file is half written, or the rank has ended
+                        os.kill(int(path.read_text()), signal.SIGKILL)
+                        return
 
         killer = threading.Thread(target=kill_somebody)
         if doomed:
@@ -172,26 +177,35 @@ def test_twenty_kills_at_random_times_and_the_last_bit_is_that_of_an_undisturbed
                 on_progress=losses.__setitem__,
             )
         finally:
-            stop.set()
+            ended.set()
             if doomed:
                 killer.join()
 
-    while kills < 20 and saved_steps() < steps:  # a kill may come after the last save
+    def check_the_end() -> None:
+        assert losses == {step: undisturbed.losses[step] for step in losses}
+        last = resume_point(request.folder)
+        assert last is not None and last.steps == steps
+        for name, value in undisturbed.states.items():
+            assert torch.equal(last.values.part(name, whole_box(tuple(value.shape))), value), name
+
+    for _ in range(50):
+        if kills == KILLS:
+            break
+        point = resume_point(request.folder)
+        if point is not None and point.steps == steps:  # a quick machine comes to the end between kills: from the first step once more
+            check_the_end()
+            shutil.rmtree(request.folder)
+            losses.clear()
         begin = time.monotonic()
         try:
             attempt(doomed=True)
         except WorkerFailed as error:
             kills += "was killed by SIGKILL" in str(error)
-            assert time.monotonic() - begin < 30
+            assert time.monotonic() - begin < undisturbed_s + 30
             assert len(living(fork_server_client().server_pid)) == 1
-    if saved_steps() < steps:
-        attempt(doomed=False)
-    assert kills
-    assert losses == {step: undisturbed.losses[step] for step in losses}
-    last = resume_point(request.folder)
-    assert last is not None and last.steps == steps
-    for name, value in undisturbed.states.items():
-        assert torch.equal(last.values.part(name, whole_box(tuple(value.shape))), value), name
+    assert kills == KILLS
+    attempt(doomed=False)
+    check_the_end()
 
 
 @pytest.mark.thorough
