@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from planner.ir.collector import collector_paused
 from planner.ir.display import display_with
 
 if TYPE_CHECKING:
@@ -100,7 +101,8 @@ _HOME = {
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'regista' has no attribute {name!r}")
-    value: object = getattr(import_module(_HOME[name]), name)
+    with collector_paused():  # what is loaded stays
+        value: object = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
 

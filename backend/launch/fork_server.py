@@ -221,6 +221,7 @@ def serve(number: int) -> None:
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()
+    gc.enable()
     signal.signal(signal.SIGCONT, signal.SIG_DFL)  # from here on the channel's end says that the parent has ended
     server = ForkServer(Channel(socket.socket(fileno=number)))
     try:

@@ -9,6 +9,7 @@ that it was asked for, because nobody else will, and ends.  Run as a file, so th
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import shutil
@@ -36,6 +37,7 @@ def _main() -> None:
         signal.signal(signal.SIGCONT, parent_ended)  # this one, since it wakes a stopped server too
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
         parent_ended()  # it may have been gone by then
+    gc.disable()  # until all is loaded, which stays
     from backend.launch.fork_server import serve
 
     serve(channel)
