@@ -16,7 +16,9 @@ from torch import Tensor, nn
 import regista
 from experiments.corpus.compare import Eager, errors, train_eagerly
 from experiments.corpus.ways import small_cluster
-from experiments.random_programs.nets import CLASSES, random_net
+from experiments.random_programs import nets, sequences
+from experiments.random_programs.nets import random_net
+from experiments.random_programs.sequences import random_sequence_model
 from experiments.random_programs.trainings import Training, random_training
 from planner.frontend import SGD, Program
 from planner.ir.errors import InvalidProgram, Unsupported
@@ -54,7 +56,7 @@ class Case:
     kind: str = "run"
 
 
-_NET_WAYS: Sequence[Mapping[str, Any]] = (
+_WAYS: Sequence[Mapping[str, Any]] = (
     {},
     {"pins": ["input.*=S(0)"]},
     {"pins": ["input.*=S(0)"], "zero": 3},
@@ -62,19 +64,29 @@ _NET_WAYS: Sequence[Mapping[str, Any]] = (
     {"stages": 2},
     {"stages": 2, "micro_batches": 2},
 )
+"""Of nets and sequences."""
 
 
 def _of_net(seed: int, performer: str) -> Case:
-    net = random_net(seed).double()
-    ways = Random(seed + 1).choice(_NET_WAYS)
-    batch = torch.randn(BATCH, 3, 8, 8, dtype=torch.float64), torch.randint(0, CLASSES, (BATCH,))
-    program = Program(net, batch, F.cross_entropy, SGD(lr=0.01, momentum=0.9))
-    micro_batches = ways.get("micro_batches", 1)
-    plain = train_eagerly(program, micro_batches)
+    net = random_net(seed)
+    batch = torch.randn(BATCH, 3, 8, 8, dtype=torch.float64), torch.randint(0, nets.CLASSES, (BATCH,))
+    return _of_module("net", seed, performer, net, net.names, batch)
+
+
+def _of_sequence(seed: int, performer: str) -> Case:
+    model = random_sequence_model(seed)
+    batch = torch.randint(0, sequences.WORDS, (BATCH, sequences.TOKENS)), torch.randint(0, sequences.CLASSES, (BATCH,))
+    return _of_module("sequence", seed, performer, model, model.names, batch)
+
+
+def _of_module(name: str, seed: int, performer: str, module: nn.Module, names: tuple[str, ...], batch: tuple[Tensor, Tensor]) -> Case:
+    ways = Random(seed + 1).choice(_WAYS)
+    program = Program(module.double(), batch, F.cross_entropy, SGD(lr=0.01, momentum=0.9))
+    plain = train_eagerly(program, ways.get("micro_batches", 1))
     plan = regista.plan(program, small_cluster(), seconds=SEARCH_S, **ways)
     steps = len(plain.losses)
     run = regista.run(plan, program, steps=steps, performer=regista.Performer(performer), gradients=True, allow_nan=True)
-    return _told("net", seed, performer, net.names, ways, errors(run, plain).worst)
+    return _told(name, seed, performer, names, ways, errors(run, plain).worst)
 
 
 def _of_training(seed: int, performer: str) -> Case:
@@ -126,9 +138,9 @@ def _told(program: str, seed: int, performer: str, names: tuple[str, ...], ways:
     return Case(program=program, seed=seed, performer=performer, names=", ".join(names), ways=str(ways), status=status, error=error)
 
 
-PROGRAMS = {"net": _of_net, "training": _of_training}
+PROGRAMS = {"net": _of_net, "sequence": _of_sequence, "training": _of_training}
 
 
 def compared(program: str, seed: int, performer: str) -> Case:
-    """One random program, a ``net`` or a ``training``; performer: threads or gloo."""
+    """One random program, a ``net``, a ``sequence`` or a ``training``; performer: threads or gloo."""
     return PROGRAMS[program](seed, performer)

@@ -169,6 +169,68 @@ def _across(inner: nn.Module, x: Tensor) -> Tensor:
     return made.transpose(2, 3)
 
 
+def _sampled(inner: nn.Linear, x: Tensor) -> Tensor:
+    turn = inner(x.mean((2, 3))).tanh().view(-1, 2, 3) * 0.3 + torch.eye(2, 3, dtype=x.dtype)
+    return F.grid_sample(x, F.affine_grid(turn, list(x.shape), align_corners=False), align_corners=False, padding_mode="border")
+
+
+def _unpooled(x: Tensor) -> Tensor:
+    most, places = F.max_pool2d(x, 2, return_indices=True)
+    return F.max_unpool2d(most, places, 2, output_size=x.shape[2:])
+
+
+def _folded(x: Tensor) -> Tensor:
+    return F.fold(F.unfold(x, 3, padding=1), x.shape[2:], 3, padding=1)
+
+
+def _deep(inner: nn.Conv3d, x: Tensor) -> Tensor:
+    made: Tensor = inner(x.unsqueeze(1))
+    return made.squeeze(1)
+
+
+def _by_rank(x: Tensor) -> Tensor:
+    order = x.mean((2, 3)).argsort(1)
+    return x.take_along_dim(order[:, :, None, None], 1) + x.index_select(1, torch.arange(x.shape[1] - 1, -1, -1))
+
+
+def _pooled_by_place(x: Tensor) -> Tensor:
+    places = torch.arange(x.shape[2] * x.shape[3]) % 3
+    sums = torch.zeros(*x.shape[:2], 3, dtype=x.dtype).scatter_reduce(
+        2, places.expand(*x.shape[:2], -1), x.flatten(2), "amax", include_self=False
+    )
+    return x - sums.index_select(2, places).view(x.shape)
+
+
+def _whitened(x: Tensor) -> Tensor:
+    seen = x.flatten(2)
+    covariance = seen @ seen.mT / seen.shape[-1] + torch.eye(x.shape[1], dtype=x.dtype)
+    return torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), seen, upper=False).view(x.shape)
+
+
+def _halved_pixels(random: Random, shape: Shape) -> _Made:
+    if min(shape[1:]) < 4 or shape.height % 2 or shape.width % 2 or shape.channels > 8:
+        return None
+    return Part(lambda _, x: F.pixel_unshuffle(x, 2)), Shape(4 * shape.channels, shape.height // 2, shape.width // 2)
+
+
+def _doubled_pixels(random: Random, shape: Shape) -> _Made:
+    if shape.channels % 4 or shape.channels < 16 or max(shape[1:]) > 8:
+        return None
+    return Part(lambda _, x: F.pixel_shuffle(x, 2)), Shape(shape.channels // 4, 2 * shape.height, 2 * shape.width)
+
+
+def _transposed_convolution(random: Random, shape: Shape) -> _Made:
+    if max(shape[1:]) > 8 or shape.channels % 2:
+        return None
+    inner = nn.ConvTranspose2d(shape.channels, shape.channels, 3, 2, 1, output_padding=1, groups=random.choice([1, 2]))
+    return inner, shape._replace(height=2 * shape.height, width=2 * shape.width)
+
+
+def _three_by_three(function: Callable[[Tensor], Tensor]) -> Callable[[Random, Shape], _Made]:
+    """Pooled to 3 x 3."""
+    return lambda random, shape: (Part(lambda _, x: function(x)), shape._replace(height=3, width=3)) if min(shape[1:]) >= 3 else None
+
+
 _PARTS: Mapping[str, Callable[[Random, Shape], _Made]] = {
     "convolution": _convolution(3),
     "pointwise convolution": _convolution(1),
@@ -211,4 +273,29 @@ _PARTS: Mapping[str, Callable[[Random, Shape], _Made]] = {
         lambda s: nn.Conv1d(s.channels, s.channels, 3, padding=1), lambda inner, x: inner(x.mean(3)).unsqueeze(3) * x
     ),
     "product of neighbourhoods": _with(lambda s: nn.Linear(9 * s.channels, s.channels), _unfolded),
+    "transposed convolution": _transposed_convolution,
+    "dilated convolution": _with(lambda s: nn.Conv2d(s.channels, s.channels, 3, padding=2, dilation=2, groups=2), divisor=2),
+    "circular convolution": _with(lambda s: nn.Conv2d(s.channels, s.channels, 3, padding=1, padding_mode="circular")),
+    "reflected convolution": _with(lambda s: nn.Conv2d(s.channels, s.channels, (1, 3), padding="same", padding_mode="replicate")),
+    "deep convolution": _with(lambda s: nn.Conv3d(1, 1, 3, padding=1), _deep),
+    "normed convolution": _with(lambda s: nn.utils.parametrizations.weight_norm(nn.Conv2d(s.channels, s.channels, 1))),
+    "spectral convolution": _with(lambda s: nn.utils.parametrizations.spectral_norm(nn.Conv2d(s.channels, s.channels, 1))),
+    "sampled": _with(lambda s: nn.Linear(s.channels, 6), _sampled),
+    "unpooled": lambda random, shape: (Part(lambda _, x: _unpooled(x)), shape) if min(shape[1:]) >= 2 else None,
+    "folded": _same(_folded),
+    "channels by rank": _same(_by_rank),
+    "maxima of places": _same(_pooled_by_place),
+    "whitened": _same(_whitened),
+    "pixels halved": _halved_pixels,
+    "pixels doubled": _doubled_pixels,
+    "pooled to three": _three_by_three(lambda x: F.adaptive_avg_pool2d(x, 3)),
+    "largest of three": _three_by_three(lambda x: F.adaptive_max_pool2d(x, 3)),
+    "bicubic": _three_by_three(lambda x: F.interpolate(x, (3, 3), mode="bicubic", align_corners=True)),
+    "smoothed": _same(lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False)),
+    "overlapping maxima": _same(lambda x: F.max_pool2d(x, 3, 1, 1)),
+    "response norm": _same(lambda x: F.local_response_norm(x, 3)),
+    "power pooled": _same(lambda x: F.lp_pool2d(F.pad(x, (1, 1, 1, 1)), 2.0, 3, 1)),
+    "quantile": _same(lambda x: x - x.flatten(2).quantile(0.3, -1)[..., None, None]),
+    "deviation": _same(lambda x: x / (x.std((2, 3), keepdim=True) + 1)),
+    "turned by a quarter": lambda random, shape: (Part(lambda _, x: x.rot90(1, (2, 3))), Shape(shape.channels, shape.width, shape.height)),
 }

@@ -35,7 +35,7 @@ from planner.frontend.tracing.checks.asked import Checks, asked_in_make_fx, chec
 from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.hooks import BackwardHooks
 from planner.frontend.tracing.lookup import sparse_lookups
-from planner.frontend.tracing.record import Recorder
+from planner.frontend.tracing.recorder.record import Recorder
 from planner.frontend.tracing.repeat import Results, fit_buffers, refuse_other_next_step
 from planner.frontend.tracing.stamp import Stamper
 from planner.frontend.tracing.untouched import (

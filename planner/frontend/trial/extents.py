@@ -26,8 +26,8 @@ from planner.frontend.batch import BatchDims
 from planner.frontend.inputs import InputForm
 from planner.frontend.precision import Precision
 from planner.frontend.tracing.decomp import decomposition_table
-from planner.frontend.tracing.record import Recorder
-from planner.frontend.tracing.traced import NotRecordable
+from planner.frontend.tracing.recorder.record import Recorder
+from planner.frontend.tracing.recorder.traced import NotRecordable
 from planner.frontend.tracing.untouched import (
     as_in_make_fx,
     device_neutral,

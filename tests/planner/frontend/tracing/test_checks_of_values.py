@@ -207,18 +207,16 @@ def test_a_tensor_of_several_values_has_no_truth() -> None:
 
 
 class Skipping(nn.Module):
-    """Each layer is skipped with probability ``p``, as LayerDrop does; ``ask`` compares a draw with it.   writes: make_fx traces it."""
+    """Each layer is skipped with probability ``p``, as LayerDrop does; ``ask`` compares a draw with it.   squeezes: make_fx traces it."""
 
-    def __init__(self, p: float, ask: Callable[[Tensor, float], object], writes: bool) -> None:
+    def __init__(self, p: float, ask: Callable[[Tensor, float], object], squeezes: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
-        self.p, self.ask, self.writes = p, ask, writes
+        self.p, self.ask, self.squeezes = p, ask, squeezes
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.writes:
-            x = x.clone()
-            part = x[:, :4]
-            part += 1
+        if self.squeezes:
+            x = x.clone().unsqueeze_(0).squeeze_(0)
         for layer in self.layers:
             if not self.ask(torch.rand([]), self.p):
                 x = layer(x)
@@ -237,25 +235,25 @@ def below_as_a_number(draw: Tensor, p: float) -> object:
     return (draw < p).item()
 
 
-def skipping(p: float, ask: Callable[[Tensor, float], object], writes: bool) -> Program:
+def skipping(p: float, ask: Callable[[Tensor, float], object], squeezes: bool) -> Program:
     torch.manual_seed(0)
-    return Program(Skipping(p, ask, writes), (torch.randn(4, 8), torch.randn(4, 8)), mse)
+    return Program(Skipping(p, ask, squeezes), (torch.randn(4, 8), torch.randn(4, 8)), mse)
 
 
 @pytest.mark.parametrize("ask", [below, not_above, below_as_a_number])
-@pytest.mark.parametrize("writes", [False, True])
-def test_layers_that_are_skipped_with_probability_0_are_all_there(ask: Callable[[Tensor, float], object], writes: bool) -> None:
-    source = skipping(0.0, ask, writes)
-    assert source.tracer() is (trace.Tracer.MAKE_FX if writes else trace.Tracer.RECORDER)
+@pytest.mark.parametrize("squeezes", [False, True])
+def test_layers_that_are_skipped_with_probability_0_are_all_there(ask: Callable[[Tensor, float], object], squeezes: bool) -> None:
+    source = skipping(0.0, ask, squeezes)
+    assert source.tracer() is (trace.Tracer.MAKE_FX if squeezes else trace.Tracer.RECORDER)
     plan = regista.plan(source, "local:2", pins=["input.*=S(0)"])
     assert_transparent(perform(plan, source.initial_state(), source.batch, 2, gradients=True), train_eagerly(source, 1, 2))
 
 
 @pytest.mark.parametrize("p", [0.1, 0.9])
-@pytest.mark.parametrize("writes", [False, True])
-def test_layers_that_may_be_skipped_are_refused_with_the_way_out(p: float, writes: bool) -> None:
+@pytest.mark.parametrize("squeezes", [False, True])
+def test_layers_that_may_be_skipped_are_refused_with_the_way_out(p: float, squeezes: bool) -> None:
     with pytest.raises(InvalidProgram, match=r"lets a value decide.*a random number.*set the probability.* to 0"):
-        skipping(p, below, writes).graph()
+        skipping(p, below, squeezes).graph()
 
 
 @pytest.mark.parametrize(

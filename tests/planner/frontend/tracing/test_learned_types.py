@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from planner.frontend.tracing.record import Recorder
-from planner.frontend.tracing.traced import Traced, geometry
+from planner.frontend.tracing.recorder.record import Recorder
+from planner.frontend.tracing.recorder.traced import Traced, geometry
 
 SHAPES = ((4, 6), (2, 4, 6), (6,), (1, 6), (4, 1), (), (7, 4, 1))
 DTYPES = ((torch.float32, torch.float32), (torch.int64, torch.float32), (torch.bfloat16, torch.float64))

@@ -4,10 +4,10 @@
                                        '--> FakeTensorMode: types of the results      (once per op, literals and operand types)
 
 make_fx passes each op through three modes and wraps its results twice; in a model of many equal layers almost all of that work has
-been done before.  What the recorder leaves out (writes through views, tensors of foreign kinds, values asked for while tracing) it
-refuses with NotRecordable, and trace.py takes make_fx.  Where it does not refuse, the graph is the same, node for node.
+been done before.  What the recorder leaves out (tensors of foreign kinds, values asked for while tracing) it refuses with NotRecordable, and
+trace.py takes make_fx.  Where it does not refuse, the graph is the same, node for node.
 
-A write in place is its functional twin, and the written tensor stands for the twin's result from then on:
+A write in place is its functional twin, and the written tensor stands for the twin's result from then on, its views for views of it (views.py):
 
     relu_(x)                                      x := relu(x)
     _native_batch_norm_legit(.., mean, var, ..)   y, m, s, mean, var := _native_batch_norm_legit_functional(.., mean, var, ..)
@@ -23,11 +23,25 @@ import torch
 from torch import Tensor, fx, nn
 from torch._decomp import _should_decompose_because_unsafe_op
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode, autograd_would_have_decomposed
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _pop_mode_temporarily,
+    autograd_would_have_decomposed,
+)
 
 from planner.frontend.tracing.checks.known import CONSTANT, known_number, of_known
-from planner.frontend.tracing.operators import PointwiseTypes, as_views, example_of, examples_of, functional_twin, leaves, returns_list
-from planner.frontend.tracing.traced import NotRecordable, TensorMeta, Traced, geometry
+from planner.frontend.tracing.recorder.operators import (
+    PointwiseTypes,
+    as_views,
+    example_of,
+    examples_of,
+    functional_twin,
+    leaves,
+    returns_list,
+)
+from planner.frontend.tracing.recorder.traced import Aliases, NotRecordable, TensorMeta, Traced, geometry
+from planner.frontend.tracing.recorder.views import View, inverse
 
 __all__ = ["Recorder"]
 
@@ -113,7 +127,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if handling is _Handling.SIZED_BY_VALUES:
             return self._of_constants(func, args, kwargs)
         if handling is _Handling.VIEW:
-            return as_views(self._record(func, args, kwargs), args[0], func)
+            if func is aten.as_strided.default and isinstance(args[0], Traced) and args[0].aliases.moved:
+                raise NotRecordable("strides are asked for of a tensor that has others since it was written")
+            return as_views(self._record(func, args, kwargs), func, args, kwargs)
         if handling is _Handling.WRITE:
             return self._write(func, args, kwargs)
         with self:
@@ -127,7 +143,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if made is not NotImplemented:
             return made
         view = any(r.alias_info for r in func._schema.returns)
-        return as_views(self._record(func, args, kwargs), args[0], func) if view else self._record(func, args, kwargs)
+        return as_views(self._record(func, args, kwargs), func, args, kwargs) if view else self._record(func, args, kwargs)
 
     def _handling_of(self, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> _Handling:
         """As make_fx: functionalization opens composite ops before the table is asked, and does not look into decompositions."""
@@ -152,7 +168,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _Handling.SIZED_BY_VALUES
         if not func._schema.returns:
             return _Handling.CHECK
-        if not any(r.alias_info for r in func._schema.returns):
+        if not any(r.alias_info for r in func._schema.returns) or func is aten.lift_fresh.default:
             return _Handling.NODE
         if not func._schema.arguments[0].alias_info:
             raise NotRecordable(f"{func} is a view of another operand than its first")
@@ -182,26 +198,73 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The functional twin; what the op writes stands for the twin's last results.
 
         Raises:
-            NotRecordable: the op has no such twin, or the written tensor has other names.
+            NotRecordable: the op has no such twin, or writes into a constant, or through a view that has no inverse.
         """
         twin, places = functional_twin(func)
         written = [args[place] for place in places]
-        if self._decomposing or not all(isinstance(t, Traced) and t.aliases.count == 1 for t in written):
-            raise NotRecordable(f"{func} writes into a tensor that is no result of the step, or that has views")
-        before, self._decomposing = self._decomposing, True  # functionalization calls the twin below itself
-        try:
-            made = self.__torch_dispatch__(twin, (), args, kwargs)
-        finally:
-            self._decomposing = before
+        if self._decomposing or not all(isinstance(t, Traced) and t.aliases.node is not None for t in written):
+            raise NotRecordable(f"{func} writes into a tensor that is no result of the step")
+        made = self._below(twin, *args, **kwargs)
         results = list(made) if isinstance(made, list | tuple) else [made]
         for old, new in zip(written, results[-len(written) :], strict=True):
             assert isinstance(old, Traced)
-            if not isinstance(new, Traced) or new.aliases.count != 1 or not _takes_place(twin, new.meta, old.meta):
+            if not isinstance(new, Traced) or (new.shape, new.dtype) != (old.shape, old.dtype):
                 raise NotRecordable(f"{func} writes another type than its tensor has")
-            new.node.meta["val"] = old.meta.example
-            old.node, old.aliases.written = new.node, True
+            self._replace(old, new, twin)
         kept = results[: -len(written)] or written
         return tuple(kept) if len(func._schema.returns) > 1 else kept[0]
+
+    def _below(self, func: OpOverload, *args: object, **kwargs: object) -> object:
+        """What functionalization calls itself: no composite op is opened."""
+        before, self._decomposing = self._decomposing, True
+        try:
+            return self.__torch_dispatch__(func, (), args, kwargs)
+        finally:
+            self._decomposing = before
+
+    def _replace(self, old: Traced, new: Traced, twin: OpOverload) -> None:
+        """What ``old`` is becomes ``new``, the result of ``twin``, and so does that part of the tensor that it is a view of."""
+        aliases, value = old.aliases, new
+        if old.chain:
+            bases = [self._base(aliases)]
+            for view in old.chain[:-1]:
+                bases.append(self._seen_by(view, bases[-1], aliases.moved))
+            for view, base in zip(reversed(old.chain), reversed(bases), strict=True):
+                value = inverse(view, base, value, self._below)  # type: ignore[assignment]
+                if not isinstance(value, Traced):
+                    raise NotRecordable(f"a tensor is written through {view.func}, which has no inverse")
+        if torch.Tag.nondeterministic_seeded in twin.tags and not old.chain:
+            value.node.meta["val"] = aliases.meta.example  # a draw has the strides of what it is drawn into
+        else:
+            aliases.moved |= value.meta is not aliases.meta
+            aliases.meta = value.meta
+        aliases.node, aliases.renew = value.node, self._renew
+        aliases.generation += 1
+        self._renew(old)
+
+    def _base(self, aliases: Aliases) -> Traced:
+        """The value that the first of the aliases has, as a tensor of its own."""
+        if aliases.node is None or aliases.node.graph is not self.graph:
+            raise NotRecordable("a tensor of the step before, written through a view")
+        return Traced.make(aliases.meta, aliases.node)
+
+    def _seen_by(self, view: View, base: Traced, moved: bool) -> Traced:
+        base.aliases.moved = moved
+        made = self._below(view.func, base, *view.args, **view.kwargs)
+        seen = made if view.place is None else made[view.place]  # type: ignore[index]
+        assert isinstance(seen, Traced)
+        return seen
+
+    def _renew(self, traced: Traced) -> None:
+        """Make a view of an earlier generation anew."""
+        if _get_current_dispatch_mode() is self:
+            with _pop_mode_temporarily():
+                return self._renew(traced)
+        seen = self._base(traced.aliases)
+        for view in traced.chain:
+            seen = self._seen_by(view, seen, traced.aliases.moved)
+        traced.made, traced.meta, traced.generation = seen.made, seen.meta, traced.aliases.generation
+        return None
 
     def _record(self, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         key: list[object] = [func]
@@ -247,10 +310,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The argument as a node takes it; what the results' types depend on goes into ``key``."""
         arg_type = type(arg)
         if arg_type is Traced:
-            if arg.node.graph is not self.graph:  # type: ignore[attr-defined]
-                self._take_over(arg)  # type: ignore[arg-type]
+            node = arg.node  # type: ignore[attr-defined]
+            if node.graph is not self.graph:
+                node = self._take_over(arg)  # type: ignore[arg-type]
             key.append(arg.meta)  # type: ignore[attr-defined]
-            return arg.node  # type: ignore[attr-defined]
+            return node
         if arg_type is list or arg_type is tuple:
             key.append((arg_type, len(arg)))  # type: ignore[arg-type]
             return [self._seen(item, key) for item in arg]  # type: ignore[attr-defined]
@@ -262,14 +326,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key.append(arg)
         return arg
 
-    def _take_over(self, left: Traced) -> None:
+    def _take_over(self, left: Traced) -> fx.Node:
         """A tensor that an earlier trace left in an attribute: made here again, if it is a constant that was kept to be made but once.
 
         Raises:
             NotRecordable: it depends on the inputs of the step that left it, which are gone.
         """
-        meta = left.meta
-        left.node, left.meta = self._made_again(left.node), self._meta_of(torch.empty_strided(meta.shape, meta.strides, dtype=meta.dtype))
+        meta = self._meta_of(torch.empty_strided(left.meta.shape, left.meta.strides, dtype=left.meta.dtype))
+        left.made, left.meta = self._made_again(left.made), meta
+        if not left.chain:
+            left.aliases.node, left.aliases.meta = left.made, meta
+        return left.made
 
     def _made_again(self, node: fx.Node) -> fx.Node:
         if node not in self._again:
@@ -328,9 +395,3 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(result, list | tuple) and all(r is None or isinstance(r, Tensor) for r in result):
             return tuple(None if r is None else self._meta_of(r) for r in result)
         raise NotRecordable(f"{func} returns a {type(result).__name__}")
-
-
-def _takes_place(twin: OpOverload, new: TensorMeta, old: TensorMeta) -> bool:
-    """Whether what the twin computes can stand for what the op writes: a draw has the strides of what it is drawn into, not of its own."""
-    is_draw = torch.Tag.nondeterministic_seeded in twin.tags
-    return new is old or (is_draw and (new.shape, new.dtype) == (old.shape, old.dtype))

@@ -1,7 +1,8 @@
-"""The tensors that a module computes with while it is recorded (record.py)."""
+"""The tensors that a module computes with while it is recorded."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, fx
 
 from planner.frontend.tracing.checks.asked import answer, number, shown
 from planner.frontend.tracing.checks.known import known_numbers
+from planner.frontend.tracing.recorder.views import View
 
 __all__ = ["Aliases", "TensorMeta", "Traced", "NotRecordable", "geometry"]
 
@@ -38,23 +40,32 @@ def geometry(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int, tor
 
 
 class Aliases:
-    """A tensor and its views: how many they are, and whether one was written."""
+    """A tensor and its views (views.py).
 
-    __slots__ = ("count", "written")
+    node, meta: of the value that the first has now, and of its type; None: it is a constant, which nobody may write.
+    generation: how often one of them was written.   moved: a write has left a value of other strides.
+    renew: of a view of an earlier generation makes the node of what it is now.
+    """
 
-    def __init__(self) -> None:
-        self.count, self.written = 1, False
+    __slots__ = ("generation", "meta", "moved", "node", "renew")
+
+    def __init__(self, node: fx.Node | None, meta: TensorMeta) -> None:
+        self.node, self.meta, self.generation, self.moved = node, meta, 0, False
+        self.renew: Callable[[Traced], None] | None = None
 
 
 class Traced(Tensor):
     """A tensor without values: what the module computes with while it is recorded.
 
-    node: the node whose result it is now.   aliases: shared with the tensors that are views of it, or it of them.
+    aliases: shared with the tensors that are views of it, or it of them.   chain: the view ops that it is behind.
+    made, generation: the node whose result it was in that generation of its aliases.
     """
 
-    node: fx.Node
+    made: fx.Node
     meta: TensorMeta
     aliases: Aliases
+    chain: tuple[View, ...]
+    generation: int
 
     # without this every attribute that is read goes through Python
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -64,8 +75,16 @@ class Traced(Tensor):
         made: Traced = Tensor._make_wrapper_subclass(
             Traced, meta.shape, strides=meta.strides, storage_offset=meta.offset, dtype=meta.dtype, device=_CPU
         )
-        made.node, made.meta, made.aliases = node, meta, Aliases()
+        made.made, made.meta, made.aliases = node, meta, Aliases(node, meta)
+        made.chain, made.generation = (), 0
         return made
+
+    @property
+    def node(self) -> fx.Node:
+        """The node whose result it is now."""
+        if self.generation != self.aliases.generation and self.aliases.renew is not None:
+            self.aliases.renew(self)
+        return self.made
 
     def __bool__(self) -> bool:
         told = answer(self)
@@ -92,8 +111,7 @@ class Traced(Tensor):
         """``tensor.data = value``: from here on the tensor has that value and its memory; views of what it was stay what they are."""
         if type(value) is not Traced or value.meta is not self.meta:
             raise NotRecordable("a tensor whose .data becomes one of another type")
-        self.node, self.aliases = value.node, value.aliases
-        self.aliases.count += 1
+        self.made, self.aliases, self.chain, self.generation = value.made, value.aliases, value.chain, value.generation
 
     data = property(Tensor.data.__get__, _take)  # type: ignore[attr-defined]
 

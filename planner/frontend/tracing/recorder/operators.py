@@ -7,26 +7,26 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from planner.frontend.tracing.traced import Aliases, NotRecordable, TensorMeta, Traced
+from planner.frontend.tracing.recorder.traced import NotRecordable, TensorMeta, Traced
+from planner.frontend.tracing.recorder.views import View
 
 __all__ = ["PointwiseTypes", "as_views", "example_of", "examples_of", "functional_twin", "leaves", "returns_list"]
 
 aten = torch.ops.aten
 
 
-def as_views(made: object, base: object, func: OpOverload) -> object:
-    """The results of a view, known as other names of its first operand.
-
-    Raises:
-        NotRecordable: the operand was written.  Functionalization makes such a view anew at each use; only detach vanishes later.
-    """
-    aliases = base.aliases if isinstance(base, Traced) else Aliases()
-    if aliases.written and func is not aten.detach.default:
-        raise NotRecordable(f"{func} of a tensor that was written in place")
-    for result in leaves([made]):
+def as_views(made: object, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    """The results of a view op, known as other names of its first operand; one that was written is seen anew when the view is first read, as
+    functionalization does it, whose graph has both."""
+    base = args[0]
+    several = isinstance(made, list | tuple)
+    for index, result in enumerate(leaves([made])):
         if isinstance(result, Traced):
-            result.aliases = aliases
-            aliases.count += 1
+            if isinstance(base, Traced):
+                result.aliases = base.aliases
+                result.chain = (*base.chain, View(func, tuple(args[1:]), kwargs, index if several else None))
+            else:
+                result.aliases.node = None
     return made
 
 
