@@ -36,10 +36,10 @@ SMALL: Mapping[str, Mapping[str, int]] = {
 
 RECORDER, MAKE_FX = "_recorded", "_made_fx"
 
-NEEDS_MAKE_FX = {  # they conjugate without moving, change the shape of a tensor in place, or write into a tensor that is given for the result
-    *("complex", "fourier_layer", "short_time_fourier", "statistics"),
-    *("spectral_norm", "spectral_norm_of_attributes"),
-}
+NEEDS_MAKE_FX = {"complex", "fourier_layer", "short_time_fourier", "statistics"}
+"""They conjugate without moving, or change the shape of a tensor in place."""
+WITH_OTHER_NAMES = {"spectral_norm", "spectral_norm_of_attributes"}
+"""make_fx gives names to views of what they write that nothing reads."""
 
 
 def traced(program: Program, way: str) -> LogicalGraph:
@@ -106,7 +106,7 @@ def test_a_crash_of_the_recorder_is_logged_once_with_its_cause(monkeypatch: pyte
 
 
 def test_what_the_recorder_refuses_is_logged_and_a_program_that_nothing_can_trace_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    assert user_program("spectral_norm").tracer() is Tracer.MAKE_FX
+    assert user_program("statistics").tracer() is Tracer.MAKE_FX
     (record,) = told(caplog)
     assert "NotRecordable" in record.getMessage()
     caplog.clear()
@@ -121,7 +121,10 @@ def test_user_models_have_the_same_graph_either_way_or_are_refused_by_the_record
     refused = is_refused(user_program(name))
     assert refused == (name in NEEDS_MAKE_FX)
     if not refused:
-        assert_same(traced(user_program(name), RECORDER), traced(user_program(name), MAKE_FX))
+        graphs = traced(user_program(name), RECORDER), traced(user_program(name), MAKE_FX)
+        assert (
+            _by_number(graphs[0]) == _by_number(graphs[1]) if name in WITH_OTHER_NAMES else content_id(graphs[0]) == content_id(graphs[1])
+        )
 
 
 class Written(nn.Module):
@@ -234,6 +237,15 @@ def _other_strides(x: Tensor) -> Tensor:
     return rows.view(-1) * torch.arange(48)
 
 
+def _given_for_the_result(x: Tensor) -> Tensor:
+    row, rows = x.new_zeros(6), x.new_empty(8, 6)
+    with torch.no_grad():
+        torch.add(x[0], 1.0, out=row)
+        torch.mul(x, 2.0, out=rows)
+        torch.sub(x[1], 1.0, out=rows[2])
+    return x * row + rows
+
+
 def _indexed(x: Tensor) -> Tensor:
     rows = x * 2
     rows[:, [0, 2]] = 1.0
@@ -254,7 +266,7 @@ _WRITES = [
         _of_several,
         _of_parts_of_numbers,
     ),
-    *(_detached, _one_by_one, _by_turns, _indexed),
+    *(_detached, _one_by_one, _by_turns, _given_for_the_result, _indexed),
 ]
 
 

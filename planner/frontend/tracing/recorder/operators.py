@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
@@ -10,7 +11,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from planner.frontend.tracing.recorder.traced import NotRecordable, TensorMeta, Traced
 from planner.frontend.tracing.recorder.views import View
 
-__all__ = ["PointwiseTypes", "as_views", "example_of", "examples_of", "functional_twin", "leaves", "returns_list"]
+__all__ = ["PointwiseTypes", "as_views", "changes_nothing", "example_of", "examples_of", "functional_twin", "leaves", "returns_list"]
 
 aten = torch.ops.aten
 
@@ -30,11 +31,11 @@ def as_views(made: object, func: OpOverload, args: Sequence[object], kwargs: Map
     return made
 
 
-def functional_twin(func: OpOverload) -> tuple[OpOverload, tuple[int, ...]]:
-    """The op that computes what ``func`` writes, and the places of the arguments that ``func`` writes into.
+def functional_twin(func: OpOverload) -> tuple[OpOverload, tuple[int | str, ...]]:
+    """The op that computes what ``func`` writes, and the places, or the keywords (out), of the arguments that ``func`` writes into.
 
     Raises:
-        NotRecordable: it writes into keywords, or its name does not say.
+        NotRecordable: the names do not say.
     """
     if func is aten._native_batch_norm_legit.default:
         return aten._native_batch_norm_legit_functional.default, (3, 4)
@@ -42,15 +43,24 @@ def functional_twin(func: OpOverload) -> tuple[OpOverload, tuple[int, ...]]:
         return aten.normal_functional.default, (0,)
     if func is aten.rrelu_with_noise.default:
         return aten.rrelu_with_noise_functional.default, (1,)
-    places = tuple(i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+    written = [a for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    by_keyword = all(a.kwarg_only for a in written)
+    places = tuple(a.name if by_keyword else i for i, a in enumerate(func._schema.arguments) if a in written)
     name = func.overloadpacket.__name__
     packet = getattr(getattr(torch.ops, func.namespace), name.removesuffix("_"), None)
-    if places == (0,) and name.endswith("_") and isinstance(packet, OpOverloadPacket):
-        wanted = [(a.name, str(a.type)) for a in func._schema.arguments]
+    if (by_keyword or (places == (0,) and name.endswith("_"))) and isinstance(packet, OpOverloadPacket):
+        wanted = [(a.name, str(a.type)) for a in func._schema.arguments if not (by_keyword and a in written)]
         for twin in (getattr(packet, overload) for overload in packet.overloads()):  # type: ignore[no-untyped-call]
             if [(a.name, str(a.type)) for a in twin._schema.arguments] == wanted and not twin._schema.is_mutable:
                 return twin, places
     raise NotRecordable(f"{func} has no functional twin of its name")
+
+
+def changes_nothing(args: Sequence[Any]) -> bool:
+    """Whether as_strided_ gives the shape and the strides that there are, but for strides of dims of one element, as a mean over all places does."""
+    tensor, shape, strides, *offset = args
+    moved = any(old != new for extent, old, new in zip(shape, tensor.stride(), strides, strict=False) if extent > 1)
+    return tuple(shape) == tuple(tensor.shape) and not moved and offset in ([], [None], [tensor.storage_offset()])
 
 
 def example_of(arg: object) -> object:

@@ -34,14 +34,15 @@ from planner.frontend.tracing.checks.known import CONSTANT, known_number, of_kno
 from planner.frontend.tracing.recorder.operators import (
     PointwiseTypes,
     as_views,
+    changes_nothing,
     example_of,
     examples_of,
     functional_twin,
     leaves,
     returns_list,
 )
-from planner.frontend.tracing.recorder.traced import Aliases, NotRecordable, TensorMeta, Traced, geometry
-from planner.frontend.tracing.recorder.views import View, inverse
+from planner.frontend.tracing.recorder.traced import NotRecordable, TensorMeta, Traced, geometry
+from planner.frontend.tracing.recorder.writes import renew, replace
 
 __all__ = ["Recorder"]
 
@@ -52,6 +53,8 @@ _CPU = torch.device("cpu")
 
 class _Handling(Enum):
     """What becomes of an op: a decomposition (ours or torch's), a node, a node whose result is a view, a write, a known value, or nothing.
+
+    NOTHING: the op leaves its operand as it is.
 
     CHECK: the op returns nothing; it looks at values and raises, which no graph can do.  What it would find, a matrix without inverse, is
     seen in the loss: it is no number then.
@@ -65,6 +68,7 @@ class _Handling(Enum):
     CHECK = 6
     VALUE = 7
     SIZED_BY_VALUES = 8
+    NOTHING = 9
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -117,7 +121,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         handling = self._handlings.get((func, self._decomposing))
         if handling is None:
-            handling = self._handlings[func, self._decomposing] = self._handling_of(func, args, kwargs)
+            handling = self._handling_of(func, args, kwargs)
+            if handling is _Handling.NOTHING:  # of these operands
+                return args[0]
+            self._handlings[func, self._decomposing] = handling
         if handling is _Handling.NODE:
             return self._record(func, args, kwargs)
         if handling is _Handling.CHECK:
@@ -132,6 +139,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return as_views(self._record(func, args, kwargs), func, args, kwargs)
         if handling is _Handling.WRITE:
             return self._write(func, args, kwargs)
+        if handling is _Handling.TABLE:
+            self._renew_all(args)  # before the table is asked, as functionalization does
         with self:
             if handling is _Handling.COMPOSITE:
                 return func.decompose(*args, **kwargs)
@@ -151,6 +160,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise NotRecordable(f"{func} is no operator")
         if func is aten._local_scalar_dense.default:
             return _Handling.VALUE
+        if func is aten.as_strided_.default and changes_nothing(args):
+            return _Handling.NOTHING
         if torch.Tag.data_dependent_output in func.tags or torch.Tag.inplace_view in func.tags:
             raise NotRecordable(f"{func} asks for a value, or changes a type")
         composite = func._can_decompose() and (
@@ -201,7 +212,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             NotRecordable: the op has no such twin, or writes into a constant, or through a view that has no inverse.
         """
         twin, places = functional_twin(func)
-        written = [args[place] for place in places]
+        kwargs = dict(kwargs)
+        written = [kwargs.pop(place) if isinstance(place, str) else args[place] for place in places]
         if self._decomposing or not all(isinstance(t, Traced) and t.aliases.node is not None for t in written):
             raise NotRecordable(f"{func} writes into a tensor that is no result of the step")
         made = self._below(twin, *args, **kwargs)
@@ -210,7 +222,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             assert isinstance(old, Traced)
             if not isinstance(new, Traced) or (new.shape, new.dtype) != (old.shape, old.dtype):
                 raise NotRecordable(f"{func} writes another type than its tensor has")
-            self._replace(old, new, twin)
+            replace(old, new, twin, self.graph, self._below)
+            old.aliases.renew = self._renew
         kept = results[: -len(written)] or written
         return tuple(kept) if len(func._schema.returns) > 1 else kept[0]
 
@@ -222,49 +235,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._decomposing = before
 
-    def _replace(self, old: Traced, new: Traced, twin: OpOverload) -> None:
-        """What ``old`` is becomes ``new``, the result of ``twin``, and so does that part of the tensor that it is a view of."""
-        aliases, value = old.aliases, new
-        if old.chain:
-            bases = [self._base(aliases)]
-            for view in old.chain[:-1]:
-                bases.append(self._seen_by(view, bases[-1], aliases.moved))
-            for view, base in zip(reversed(old.chain), reversed(bases), strict=True):
-                value = inverse(view, base, value, self._below)  # type: ignore[assignment]
-                if not isinstance(value, Traced):
-                    raise NotRecordable(f"a tensor is written through {view.func}, which has no inverse")
-        if torch.Tag.nondeterministic_seeded in twin.tags and not old.chain:
-            value.node.meta["val"] = aliases.meta.example  # a draw has the strides of what it is drawn into
-        else:
-            aliases.moved |= value.meta is not aliases.meta
-            aliases.meta = value.meta
-        aliases.node, aliases.renew = value.node, self._renew
-        aliases.generation += 1
-        self._renew(old)
-
-    def _base(self, aliases: Aliases) -> Traced:
-        """The value that the first of the aliases has, as a tensor of its own."""
-        if aliases.node is None or aliases.node.graph is not self.graph:
-            raise NotRecordable("a tensor of the step before, written through a view")
-        return Traced.make(aliases.meta, aliases.node)
-
-    def _seen_by(self, view: View, base: Traced, moved: bool) -> Traced:
-        base.aliases.moved = moved
-        made = self._below(view.func, base, *view.args, **view.kwargs)
-        seen = made if view.place is None else made[view.place]  # type: ignore[index]
-        assert isinstance(seen, Traced)
-        return seen
+    def _renew_all(self, args: Sequence[object]) -> None:
+        for arg in leaves(args):
+            if isinstance(arg, Traced) and arg.generation != arg.aliases.generation:
+                self._renew(arg)
 
     def _renew(self, traced: Traced) -> None:
-        """Make a view of an earlier generation anew."""
         if _get_current_dispatch_mode() is self:
             with _pop_mode_temporarily():
-                return self._renew(traced)
-        seen = self._base(traced.aliases)
-        for view in traced.chain:
-            seen = self._seen_by(view, seen, traced.aliases.moved)
-        traced.made, traced.meta, traced.generation = seen.made, seen.meta, traced.aliases.generation
-        return None
+                renew(traced, self.graph, self._below)
+        else:
+            renew(traced, self.graph, self._below)
 
     def _record(self, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         key: list[object] = [func]

@@ -1,0 +1,67 @@
+"""What a write in place makes of a tensor and of its views (views.py)."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from planner.frontend.tracing.recorder.traced import Aliases, NotRecordable, Traced
+from planner.frontend.tracing.recorder.views import Call, View, inverse
+
+__all__ = ["renew", "replace"]
+
+
+def replace(old: Traced, new: Traced, twin: OpOverload, graph: fx.Graph, call: Call) -> None:
+    """What ``old`` is becomes ``new``, the result of ``twin``, and so does that part of the tensor that it is a view of.
+
+    Args:
+        graph: that is written.   call: works an op out, below autograd and composite ops.
+
+    Raises:
+        NotRecordable: it is a view by an op that has no inverse, or is of another graph.
+    """
+    aliases, value = old.aliases, new
+    if old.chain:
+        bases = [_base(aliases, graph)]
+        for view in old.chain[:-1]:
+            bases.append(_seen_by(view, bases[-1], aliases, call))
+        for view, base in zip(reversed(old.chain), reversed(bases), strict=True):
+            value = inverse(view, base, value, call)  # type: ignore[assignment]
+            if not isinstance(value, Traced):
+                raise NotRecordable(f"a tensor is written through {view.func}, which has no inverse")
+    if torch.Tag.nondeterministic_seeded in twin.tags and not old.chain:
+        value.node.meta["val"] = aliases.meta.example  # a draw has the strides of what it is drawn into
+    else:
+        aliases.moved |= value.meta is not aliases.meta
+        aliases.meta = value.meta
+    aliases.node = value.node
+    aliases.generation += 1
+    renew(old, graph, call)
+
+
+def renew(traced: Traced, graph: fx.Graph, call: Call) -> None:
+    """Make a view of an earlier generation anew.
+
+    Raises:
+        NotRecordable: it is of another graph, or asks for strides that the written tensor has not any more.
+    """
+    seen = _base(traced.aliases, graph)
+    for view in traced.chain:
+        seen = _seen_by(view, seen, traced.aliases, call)
+    traced.made, traced.meta, traced.generation = seen.made, seen.meta, traced.aliases.generation
+
+
+def _base(aliases: Aliases, graph: fx.Graph) -> Traced:
+    """The value that the first of the aliases has, as a tensor of its own."""
+    if aliases.node is None or aliases.node.graph is not graph:
+        raise NotRecordable("a tensor of the step before, written through a view")
+    return Traced.make(aliases.meta, aliases.node)
+
+
+def _seen_by(view: View, base: Traced, aliases: Aliases, call: Call) -> Traced:
+    base.aliases.moved = aliases.moved
+    made = call(view.func, base, *view.args, **view.kwargs)
+    seen = made if view.place is None else made[view.place]  # type: ignore[index]
+    assert isinstance(seen, Traced)
+    return seen
