@@ -366,7 +366,7 @@ class Plan(Displayed):
                 consumers[port.regst].append((task, port))
         return {regst: tuple(pairs) for regst, pairs in consumers.items()}
 
-    @property
+    @cached_property
     def num_ranks(self) -> int:
         return len({rank for placement in self.placements for rank in placement.ranks})
 

@@ -165,4 +165,5 @@ def _last_of_meetings(plan: Plan, trace: Trace, begin_of: Mapping[Act, tuple[flo
     for act in trace.acts:
         if (task := plan.task[act.task]).meeting_axis is not None:
             meetings[act.task, act.number, plan.peers(task, act.rank)].append(act)
-    return {act: max(present, key=lambda a: begin_of[a][0]) for present in meetings.values() for act in present}
+    last = ((max(present, key=lambda act: begin_of[act][0]), present) for present in meetings.values())
+    return {act: latest for latest, present in last for act in present}

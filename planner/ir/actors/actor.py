@@ -225,13 +225,17 @@ def build_actors(plan: Plan, steps: int, *, folded: bool = False) -> tuple[dict[
         producer = plan.task[regst.producer]
         (port,) = [p for p in producer.produces if p.regst == regst.id]
         full = 1 if regst.kind is RegstKind.STATE else 0
-        links = list(_links(plan, producer, regst.id, folded))
+        sinks_of: dict[ActorId, dict[ActorId, int]] = {}
+        sources_of: dict[ActorId, dict[ActorId, int]] = {}
+        for source, sink in _links(plan, producer, regst.id, folded):
+            sinks_of.setdefault(source, {})[sink] = 0
+            sources_of.setdefault(sink, {})[source] = full
         for rank in (-1,) if folded else plan.ranks_of(producer):
-            sinks = {sink: 0 for source, sink in links if source == (producer.id, rank)}
+            sinks = sinks_of.get((producer.id, rank), {})
             actors[producer.id, rank].outputs[regst.id] = OutPort(regst.id, regst.quota, port.acts_per_block, sinks, produced=full)
         for consumer, port in plan.consumers[regst.id]:
             for rank in (-1,) if folded else plan.ranks_of(consumer):
-                sources = {source: full for source, sink in links if sink == (consumer.id, rank)}
+                sources = sources_of.get((consumer.id, rank), {})
                 actors[consumer.id, rank].inputs[regst.id] = InPort(regst.id, regst.quota, port.acts_per_block, sources)
     return actors, gates
 
