@@ -81,11 +81,11 @@ class _Game(Observer):
             self.next_act[stream] = env.event()
             actor, number = yield self.next_act[stream]
             ready_s = self.ready_s.pop(actor.id)
-            duration_s = self._duration_s(actor, actor.rank, number)
             meeting = self.game.meet(actor, number)
             if len(meeting.group) > 1:
-                yield self._all_present(meeting)
-                duration_s = max(self._duration_s(actor, rank, number) for rank in meeting.group)
+                duration_s = yield self._all_present(meeting, actor)
+            else:
+                duration_s = self._duration_s(actor, actor.rank, number)
             start_s = env.now
             yield env.timeout(duration_s) if self.pace is None else self.pace.perform(actor.task, meeting.group, duration_s)
             act = Act(actor.task.id, actor.rank, number, ready_s, start_s, env.now)
@@ -98,12 +98,12 @@ class _Game(Observer):
     def _duration_s(self, actor: Actor, rank: int, number: int) -> float:
         return act_duration_s(self.prices.act_s(actor.task, rank), self.factor, actor.task.id, rank, number)
 
-    def _all_present(self, meeting: Meeting) -> simpy.Event:
-        """Fires when the last rank of a collective has arrived."""
+    def _all_present(self, meeting: Meeting, actor: Actor) -> simpy.Event:
+        """Fires when the last rank of a collective has arrived, with the seconds that it takes: of the slowest rank."""
         key = meeting.task, meeting.group, meeting.number
         event = self.all_present.setdefault(key, self.env.event())
         if meeting.is_complete:
-            self.all_present.pop(key).succeed()
+            self.all_present.pop(key).succeed(max(self._duration_s(actor, rank, meeting.number) for rank in meeting.group))
         return event
 
     def _send(self, rank: int, messages: Sequence[Message]) -> None:

@@ -20,6 +20,7 @@ from math import ceil
 
 from planner.ir.plan import Plan, Regst, RegstKind, TaskKind
 from planner.ir.protocols import CostModel
+from simulator.rules.prices import CheckedPrices
 
 __all__ = ["QuotaRule", "link_aware_quota", "rule_quotas", "waits_for_backward"]
 
@@ -91,8 +92,10 @@ def rule_quotas(plan: Plan, rule: QuotaRule, cost: CostModel) -> Mapping[str, in
 def _times(plan: Plan, cost: CostModel) -> tuple[float, float, float]:
     """F, B and c in seconds: the longest of each."""
 
+    prices = CheckedPrices(plan, cost)
+
     def longest(kind: TaskKind) -> float:
-        return max((cost.act_s(plan, t, r) for t in plan.tasks if t.kind is kind for r in plan.ranks_of(t)), default=0.0)
+        return max((prices.meeting_s(task, plan.ranks_of(task)) for task in plan.tasks if task.kind is kind), default=0.0)
 
     forward_s, backward_s = longest(TaskKind.FORWARD), longest(TaskKind.BACKWARD)
     return forward_s, max(backward_s, 1e-30), longest(TaskKind.TRANSFER)

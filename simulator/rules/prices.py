@@ -84,7 +84,9 @@ class CheckedPrices:
 
     def meeting_s(self, task: Task, group: tuple[int, ...]) -> float:
         """Seconds of an act in which ``group`` meets: its slowest rank's."""
-        return self.act_s(task, group[0]) if len(group) == 1 else max(self.act_s(task, rank) for rank in group)
+        if len(group) == 1 or self.is_equal(self.plan, task):
+            return self.act_s(task, group[0])
+        return max(self.act_s(task, rank) for rank in group)
 
     def message_s(self, src_rank: int, dst_rank: int) -> float:
         """Seconds until a message arrives; none on a rank.

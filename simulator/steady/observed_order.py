@@ -24,6 +24,7 @@ from simulator.compiled.arrays import CompiledPlan
 from simulator.compiled.compiler import compile_plan
 from simulator.compiled.event_kernel import play_events
 from simulator.engine import Engine, simulate
+from simulator.rules.prices import equality_of
 from simulator.steady.arcs import counted
 
 __all__ = ["Place", "is_ordered", "observed_orders", "representatives"]
@@ -164,7 +165,12 @@ class _OfRepresentatives:
 
     def act_s(self, plan: Plan, task: Task, rank: int) -> float:
         real = self.plan.task[task.id]
-        return max(self.cost.act_s(self.plan, real, r) for r in self.plan.ranks_of(real))
+        ranks = self.plan.ranks_of(real)
+        return max(self.cost.act_s(self.plan, real, r) for r in (ranks[:1] if equality_of(self.cost)(self.plan, real) else ranks))
+
+    def equal_on_ranks(self, plan: Plan, task: Task) -> bool:
+        """Each task has one rank."""
+        return True
 
     def message_s(self, src_rank: int, dst_rank: int) -> float:
         pairs = self.sending_pairs.get((src_rank, dst_rank), frozenset())
