@@ -189,7 +189,7 @@ def _deep(inner: nn.Conv3d, x: Tensor) -> Tensor:
 
 
 def _by_rank(x: Tensor) -> Tensor:
-    order = x.mean((2, 3)).argsort(1)
+    order = x.amax((2, 3)).argsort(stable=True, dim=1)
     return x.take_along_dim(order[:, :, None, None], 1) + x.index_select(1, torch.arange(x.shape[1] - 1, -1, -1))
 
 

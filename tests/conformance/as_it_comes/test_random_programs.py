@@ -10,7 +10,7 @@ from experiments.random_programs.nets import random_net
 from experiments.random_programs.sequences import random_sequence_model
 from experiments.random_programs.trainings import random_training
 
-SEEDS = range(24)
+SEEDS = range(16)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of search and of more ranks than cores: only results count here
 

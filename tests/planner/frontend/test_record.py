@@ -325,10 +325,16 @@ def _through_a_constant(x: Tensor) -> Tensor:
     return x * _TABLE
 
 
+def _by_strides_that_it_has_not_any_more(x: Tensor) -> Tensor:
+    rows = torch.empty(8, 6)
+    rows.copy_(x.reshape(6, 8).t())
+    return rows.as_strided((3,), (2,), 1)
+
+
 _TABLE = torch.ones(6)
 
 
-@pytest.mark.parametrize("forward", [_through_an_overlap, _through_a_constant])
+@pytest.mark.parametrize("forward", [_through_an_overlap, _through_a_constant, _by_strides_that_it_has_not_any_more])
 def test_a_write_that_no_value_of_the_step_can_stand_for_is_not_recorded(forward: Callable[[Tensor], Tensor]) -> None:
     assert is_refused(written(forward))
 
