@@ -2,9 +2,8 @@
 
     parameters, buffers, micro-batch --> functional_call --> loss --> autograd.grad --> loss, gradients, new buffers
 
-Two tracers give the same graph.  Ours (record.py) is about ten times quicker and refuses modules that write into views.  Where it cannot
-serve, make_fx does: functionalization runs between autograd and torch's tracer, so writes in place (also through views) arrive here as new
-values.  The Capture says which of the two served, and why the recorder did not.
+Two tracers give the same graph.  Ours (recorder/) is five to ten times quicker.  Where it cannot serve (a tensor whose shape is changed in
+place, a lazy conjugate), make_fx does: functionalization runs between autograd and torch's tracer, so writes in place arrive here as new values.  The Capture says which of the two served, and why the recorder did not.
 The optimizer is not traced: it is one op per parameter, and to_graph/finish.py writes it behind the accumulations.
 """
 
@@ -97,7 +96,7 @@ class Capture:
 
     def notes(self) -> dict[str, str]:
         """What is to be told of the trace, by kind: why the recorder did not make it, and what a run leaves as it is; empty texts: nothing."""
-        slow = f"traced by make_fx, about ten times slower, since the recorder cannot: {self.refusal}"
+        slow = f"traced by make_fx, five to ten times slower, since the recorder cannot: {self.refusal}"
         left = f"forward changes {self.left_alone}; nothing is computed with it, and a run leaves it as it is"
         return {"slow": slow if self.refusal else "", "left alone": left if self.left_alone else ""}
 

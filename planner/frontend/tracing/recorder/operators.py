@@ -17,8 +17,10 @@ aten = torch.ops.aten
 
 
 def as_views(made: object, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-    """The results of a view op, known as other names of its first operand; one that was written is seen anew when the view is first read, as
-    functionalization does it, whose graph has both."""
+    """The results of a view op, known as other names of its first operand.
+
+    A view of a tensor that was written is made anew when it is first read, as functionalization does it, so that names of values are the same.
+    """
     base = args[0]
     several = isinstance(made, list | tuple)
     for index, result in enumerate(leaves([made])):
@@ -57,7 +59,7 @@ def functional_twin(func: OpOverload) -> tuple[OpOverload, tuple[int | str, ...]
 
 
 def changes_nothing(args: Sequence[Any]) -> bool:
-    """Whether as_strided_ gives the shape and the strides that there are, but for strides of dims of one element, as a mean over all places does."""
+    """Whether as_strided_ sets the shape and strides that a tensor has; strides of dims of one element may differ (a mean over all places)."""
     tensor, shape, strides, *offset = args
     moved = any(old != new for extent, old, new in zip(shape, tensor.stride(), strides, strict=False) if extent > 1)
     return tuple(shape) == tuple(tensor.shape) and not moved and offset in ([], [None], [tensor.storage_offset()])

@@ -54,10 +54,8 @@ _CPU = torch.device("cpu")
 class _Handling(Enum):
     """What becomes of an op: a decomposition (ours or torch's), a node, a node whose result is a view, a write, a known value, or nothing.
 
-    NOTHING: the op leaves its operand as it is.
-
     CHECK: the op returns nothing; it looks at values and raises, which no graph can do.  What it would find, a matrix without inverse, is
-    seen in the loss: it is no number then.
+    seen in the loss: it is no number then.   NOTHING: the op leaves its operand as it is.
     """
 
     TABLE = 1
