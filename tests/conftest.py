@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,6 +25,10 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 # readline, which pytest imports, tells child processes that a terminal has 80 columns, though there is none.
 os.environ.pop("COLUMNS", None)
+
+# A shell that starts a command in the background has it ignore Ctrl-C, and so all that it starts; tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Plans that tests make are no plans of the user's.
 _state = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="regista-tests-state-")
