@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Net", "random_net"]
+__all__ = ["CLASSES", "Net", "Part", "random_net"]
 
 HEADS, CLASSES = 4, 5
 
@@ -24,14 +24,14 @@ class Shape(NamedTuple):
 
 
 class Part(nn.Module):
-    """A function of features, which may use one module."""
+    """A layer that computes ``function(inner, *inputs)``."""
 
-    def __init__(self, function: Callable[[nn.Module, Tensor], Tensor], inner: nn.Module | None = None) -> None:
+    def __init__(self, function: Callable[..., Tensor], inner: nn.Module | None = None) -> None:
         super().__init__()
         self.inner, self.function = inner or nn.Identity(), function
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.inner, x)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(self.inner, *inputs)
 
 
 class Net(nn.Module):

@@ -10,20 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from experiments.random_programs.nets import Part
+
 __all__ = ["CLASSES", "TOKENS", "WORDS", "SequenceModel", "random_sequence_model"]
 
 WORDS, TOKENS, WIDTH, CLASSES, HEADS = 11, 6, 8, 5, 2
-
-
-class Part(nn.Module):
-    """A function of a module, features and the words [batch, tokens] that they came from."""
-
-    def __init__(self, function: Callable[[Any, Tensor, Tensor], Tensor], inner: nn.Module) -> None:
-        super().__init__()
-        self.inner, self.function = inner, function
-
-    def forward(self, x: Tensor, words: Tensor) -> Tensor:
-        return self.function(self.inner, x, words)
 
 
 class SequenceModel(nn.Module):

@@ -24,7 +24,7 @@ from simulator.compiled.arrays import CompiledPlan
 from simulator.compiled.compiler import compile_plan
 from simulator.compiled.event_kernel import play_events
 from simulator.engine import Engine, simulate
-from simulator.rules.prices import equality_of
+from simulator.rules.prices import CheckedPrices
 from simulator.steady.arcs import counted
 
 __all__ = ["Place", "is_ordered", "observed_orders", "representatives"]
@@ -155,18 +155,17 @@ class _OfRepresentatives:
     """Prices of the Plan of representatives: those of an act on the slowest rank, and of a message between the slowest pair of ranks."""
 
     plan: Plan
-    cost: CostModel
+    prices: CheckedPrices
     sending_pairs: Mapping[tuple[int, int], frozenset[tuple[int, int]]]
     """(place of one placement in the Plan, place of another) -> the (sending, receiving) ranks between them."""
 
     @property
     def id(self) -> str:
-        return self.cost.id
+        return self.prices.cost.id
 
     def act_s(self, plan: Plan, task: Task, rank: int) -> float:
         real = self.plan.task[task.id]
-        ranks = self.plan.ranks_of(real)
-        return max(self.cost.act_s(self.plan, real, r) for r in (ranks[:1] if equality_of(self.cost)(self.plan, real) else ranks))
+        return self.prices.meeting_s(real, self.plan.ranks_of(real))
 
     def equal_on_ranks(self, plan: Plan, task: Task) -> bool:
         """Each task has one rank."""
@@ -174,7 +173,7 @@ class _OfRepresentatives:
 
     def message_s(self, src_rank: int, dst_rank: int) -> float:
         pairs = self.sending_pairs.get((src_rank, dst_rank), frozenset())
-        return max((self.cost.message_s(src, dst) for src, dst in pairs if src != dst), default=0.0)
+        return max((self.prices.message_s(src, dst) for src, dst in pairs), default=0.0)
 
 
 def representatives(plan: Plan, cost: CostModel) -> tuple[Plan, CostModel]:
@@ -195,4 +194,4 @@ def representatives(plan: Plan, cost: CostModel) -> tuple[Plan, CostModel]:
     nothing = {p.id: NdSbp.broadcast(len(p.mesh)) for p in plan.placements}
     regsts = tuple(replace(r, tensors=tuple(replace(t, sbp=nothing[r.placement]) for t in r.tensors)) for r in plan.regsts)
     folded = replace(plan, placements=small, regsts=regsts)
-    return folded, _OfRepresentatives(plan, cost, {ends: frozenset(pairs) for ends, pairs in sending_pairs.items()})
+    return folded, _OfRepresentatives(plan, CheckedPrices(plan, cost), {ends: frozenset(pairs) for ends, pairs in sending_pairs.items()})

@@ -58,8 +58,9 @@ def in_one_kernel(
     eps: float,
     out: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """``batch_norm`` as one call of torch's native_batch_norm: weight and the like are of x's dtype, or float32 where x has 16 bits; y is of x's.
+    """Batch norm as a single call of torch's native_batch_norm.
 
+    Weight, bias and running statistics have the dtype of x, or float32 where x has 16 bits; the result has the dtype of x.
     It is given memory only where x lies in the same order, without gaps: of other strides it makes wrong numbers on CPUs (torch 2.13).
     """
     weight, bias = (value.reshape(-1) if value is not None else None for value in (weight, bias))

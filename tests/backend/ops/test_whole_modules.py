@@ -130,7 +130,7 @@ LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "every second column": lambda x: torch.stack([x, x], -1)[..., 0],
     "reversed": lambda x: x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0),
 }
-"""Name -> the same tensor with these strides."""
+"""Memory layouts by name; each function returns the tensor in that layout, with the same values."""
 
 
 @pytest.mark.parametrize("given", LAYOUTS)

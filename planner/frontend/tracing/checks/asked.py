@@ -118,7 +118,11 @@ def shown(tensor: Tensor) -> str:
 
 
 def answer(tensor: Tensor, depth: int = 2) -> bool | None:
-    """What ``bool(tensor)`` is while the step is traced; None: it depends on values that are not known.   depth: of the frame that asks."""
+    """The truth value of a tensor during tracing; None: it depends on values that are unknown then.
+
+    Args:
+        depth: how many frames above this one the statement is that asks for it.
+    """
     if _current is None:
         return None
     if (value := known_number(tensor)) is not None:
@@ -128,7 +132,10 @@ def answer(tensor: Tensor, depth: int = 2) -> bool | None:
 
 
 def number(tensor: Tensor, depth: int = 2) -> Tensor | float | None:
-    """What ``tensor.item()`` is while the step is traced: of a number that a check compares, the tensor itself; None: not known, and no check."""
+    """The result of ``tensor.item()`` during tracing; None: it depends on values that are unknown then.
+
+    Where a check compares it (``assert x.item() < 3``) it is the tensor itself, so that the comparison becomes part of the graph.
+    """
     if _current is None:
         return None
     if (value := known_number(tensor)) is not None:

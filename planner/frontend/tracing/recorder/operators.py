@@ -17,9 +17,9 @@ aten = torch.ops.aten
 
 
 def as_views(made: object, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-    """The results of a view op, known as other names of its first operand.
+    """Mark the results of a view op as aliases of its first operand, and return them.
 
-    A view of a tensor that was written is made anew when it is first read, as functionalization does it, so that names of values are the same.
+    A view of a tensor that was written is recomputed when it is first read, as functionalization does it, so that names of values are the same.
     """
     base = args[0]
     several = isinstance(made, list | tuple)

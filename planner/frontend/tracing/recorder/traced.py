@@ -1,4 +1,4 @@
-"""The tensors that a module computes with while it is recorded."""
+"""Tensors without values, which stand for a module's tensors while the Recorder traces it."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def geometry(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int, tor
 
 
 class Aliases:
-    """A tensor and its views (views.py).
+    """A base tensor and its views, which share memory (views.py).
 
-    node, meta: of the value that the first has now, and of its type; None: it is a constant, which nobody may write.
+    node, meta: node and type of the base's current value; node None: the base is a constant, which no op may write.
     generation: how often one of them was written.   moved: a write has left a value of other strides.
-    renew: of a view of an earlier generation makes the node of what it is now.
+    renew: recomputes a view of an earlier generation from the base's current value.
     """
 
     __slots__ = ("generation", "meta", "moved", "node", "renew")
@@ -55,7 +55,7 @@ class Aliases:
 
 
 class Traced(Tensor):
-    """A tensor without values: what the module computes with while it is recorded.
+    """A tensor without values, the result of a node of the graph that is recorded.
 
     aliases: shared with the tensors that are views of it, or it of them.   chain: the view ops that it is behind.
     made, generation: the node whose result it was in that generation of its aliases.

@@ -30,7 +30,7 @@ Call = Callable[..., object]
 
 
 class View(NamedTuple):
-    """One link of a chain: ``func(base, *args, **kwargs)``; place: which of the results, where the op has several."""
+    """A view op between a base tensor and its view: ``func(base, *args, **kwargs)``.   place: index of the result, where the op has several."""
 
     func: OpOverload
     args: tuple[object, ...]
@@ -39,7 +39,7 @@ class View(NamedTuple):
 
 
 def inverse(view: View, base: Tensor, written: Tensor, call: Call) -> object | None:
-    """The value of the base where the view has become ``written``; None: the op has no inverse, as one whose elements share memory.
+    """The base after its view was overwritten by ``written``; None: the view op has no inverse (as expand, whose elements share memory).
 
     Args:
         base: before the write.   written: of the view's shape and dtype.   call: works an op out.

@@ -13,7 +13,7 @@ __all__ = ["renew", "replace"]
 
 
 def replace(old: Traced, new: Traced, twin: OpOverload, graph: fx.Graph, call: Call) -> None:
-    """What ``old`` is becomes ``new``, the result of ``twin``, and so does that part of the tensor that it is a view of.
+    """Overwrite ``old`` by ``new``, the result of ``twin``, and the part of the base tensor that ``old`` is a view of.
 
     Args:
         graph: that is written.   call: works an op out, below autograd and composite ops.
@@ -41,7 +41,7 @@ def replace(old: Traced, new: Traced, twin: OpOverload, graph: fx.Graph, call: C
 
 
 def renew(traced: Traced, graph: fx.Graph, call: Call) -> None:
-    """Make a view of an earlier generation anew.
+    """Recompute a view of an earlier generation from the current value of its base.
 
     Raises:
         NotRecordable: it is of another graph, or asks for strides that the written tensor has not any more.
@@ -53,7 +53,7 @@ def renew(traced: Traced, graph: fx.Graph, call: Call) -> None:
 
 
 def _base(aliases: Aliases, graph: fx.Graph) -> Traced:
-    """The value that the first of the aliases has, as a tensor of its own."""
+    """The current value of the base tensor, as a tensor with aliases of its own."""
     if aliases.node is None or aliases.node.graph is not graph:
         raise NotRecordable("a tensor of the step before, written through a view")
     return Traced.make(aliases.meta, aliases.node)
