@@ -89,7 +89,8 @@ def _share(value: Tensor, wanted: Tensor, floor: float) -> float:
         return inf
     if value.numel() == 0 or torch.equal(value, wanted):
         return 0.0
-    here, there = value.detach().double(), wanted.detach().double()
+    wide = torch.complex128 if wanted.is_complex() else torch.float64
+    here, there = value.detach().to(wide), wanted.detach().to(wide)
     gap = torch.where(here == there, 0.0, (here - there).abs())
     gap = torch.where(here.isnan() & there.isnan(), 0.0, gap)
     largest = float(there.abs().nan_to_num(posinf=0.0).max())

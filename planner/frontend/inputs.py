@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from planner.ir.errors import InvalidProgram
 
-__all__ = ["InputForm", "check_asked_again", "holds_loss", "loss_in", "num_targets_of"]
+__all__ = ["InputForm", "check_asked_again", "holds_loss", "loss_in", "most_arguments_of", "num_targets_of"]
 
 _SETTINGS = (type(None), bool, int, float, str, torch.dtype)
 
@@ -196,8 +196,13 @@ def _scalar(given: object, source: str, hint: str) -> Tensor:
     return given
 
 
-def num_targets_of(loss: Callable[..., object], num_inputs: int) -> int:
+def num_targets_of(loss: Callable[..., object], num_inputs: int, most_arguments: int | None = None) -> int:
     """How many of a batch's entries are targets: as many as the loss has required positional parameters beside the module's output.
+
+    Entries for which the module has no argument are targets, too, as far as the loss has optional parameters: ``def loss(output, labels=None)``.
+
+    Args:
+        most_arguments: of the module, as ``most_arguments_of`` gives them; None: the batch is given by keyword, or the module takes any number.
 
     Raises:
         InvalidProgram: it cannot be called, or not with what the batch has.
@@ -209,15 +214,30 @@ def num_targets_of(loss: Callable[..., object], num_inputs: int) -> int:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         raise InvalidProgram("the loss has no signature to count its targets; wrap it: def loss(output, target): ...") from None
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters)
+    positional = [p for p in parameters if p.kind in _POSITIONAL]
+    required = sum(p.default is inspect.Parameter.empty for p in positional)
     if required < 1:
         raise InvalidProgram("the loss must take the module's output as its first parameter: def loss(output, target): ...")
     if required - 1 > num_inputs:
         raise InvalidProgram(
             f"the loss needs {required - 1} targets but example_inputs holds {num_inputs} entries; targets stand at its end"
         )
-    return required - 1
+    left_over = 0 if most_arguments is None else num_inputs - most_arguments
+    return min(max(required, left_over + 1), len(positional)) - 1
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def most_arguments_of(module: nn.Module) -> int | None:
+    """How many positional arguments a module takes; None: any number, or nothing says how many."""
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return None
+    return sum(p.kind in _POSITIONAL for p in parameters)
 
 
 def check_asked_again(first: Sequence[Tensor], second: Sequence[Tensor], step: int) -> None:

@@ -15,7 +15,7 @@ from planner.frontend.attention import Attention, attention_of
 from planner.frontend.batch import BatchDim, resolved
 from planner.frontend.deferred import Deferred, import_dynamo
 from planner.frontend.first_values import first_values
-from planner.frontend.inputs import InputForm, check_asked_again, num_targets_of
+from planner.frontend.inputs import InputForm, check_asked_again, most_arguments_of, num_targets_of
 from planner.frontend.optim import Group, Optimizer, as_groups
 from planner.frontend.optim.clipping import ClipNorm, clip_norm_of, clip_value_of
 from planner.frontend.optim.groups import held_state
@@ -109,7 +109,8 @@ class Program:
         refuse_module(module)
         self._module = module
         form = InputForm.of(example_inputs, 0)
-        self.num_targets = 0 if loss is None else num_targets_of(loss, form.num_entries)
+        most_arguments = None if isinstance(form.example, Mapping) else most_arguments_of(module)
+        self.num_targets = 0 if loss is None else num_targets_of(loss, form.num_entries, most_arguments)
         self.form = replace(form, num_targets=self.num_targets)
         self.example_inputs = form.tensors(example_inputs, "example_inputs")
         if form.requires_grad:

@@ -4,6 +4,7 @@
     uniform(a, b)          a + (b - a) u                           cauchy(m, s)        m + s tan(pi (u - 1/2))
     normal(m, s)           m + s sqrt(-2 log(1 - u)) cos(2 pi v)   geometric(p)        ceil(log(1 - u) / log(1 - p)), at least 1
     randint(a, b)          a + floor((b - a) u)                    log_normal(m, s)    exp(normal(m, s))
+    randperm(n)            places of n numbers u in their order
     multinomial(w, k)      places of the k largest w / exponential(1), which is drawing without replacement   [Efraimidis & Spirakis 2006]
 
 u and v are two draws [Box & Muller 1958].  Statistics of a low precision are those of float32, rounded.
@@ -53,6 +54,7 @@ def random_table() -> dict[OpOverload, Callable[..., object]]:
         aten.randint_like.low_dtype: _randint_like_low,
         aten.randn.default: _randn,
         aten.randn_like.default: _randn_like,
+        aten.randperm.default: _randperm,
         getattr(aten.random, "from"): _random,
         aten.random.to: _random_to,
         aten.rrelu_with_noise_functional.default: _rrelu,
@@ -220,6 +222,11 @@ def _randint_like(self: Tensor, high: int, *, dtype: torch.dtype | None = None, 
 
 def _randint_like_low(self: Tensor, low: int, high: int, *, dtype: torch.dtype | None = None, **_: object) -> Tensor:
     return _integers(self.shape, low, high, dtype or self.dtype)
+
+
+def _randperm(n: int, *, dtype: torch.dtype | None = torch.int64, **_: object) -> Tensor:
+    order = uniform([n], torch.float64).argsort()
+    return order if dtype in (None, torch.int64) else order.to(dtype)
 
 
 def _random(self: Tensor, from_: int, to: int | None, *, generator: object = None) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.frontend.random.kernels import RANDOM_STATE
-from planner.frontend.to_graph.kept_buffers import kept_buffers
+from planner.frontend.to_graph.kept_buffers import OwnValues, kept_buffers
 from planner.frontend.to_graph.outputs import with_output_ops
 from planner.frontend.to_graph.update import MEAN_LOSS, Appended, Update
 from planner.ir.errors import InvalidProgram, Unsupported
@@ -83,7 +83,15 @@ def finished(body: Body, update: Update | None) -> LogicalGraph:
             raise Unsupported(body.refused[op.id])
     if not any(body.loss in op.outputs for op in ops):
         raise InvalidProgram("the loss is one of the step's inputs, not computed from them; there is nothing to train")
-    kept = kept_buffers(ops, body.updates)
+    own = OwnValues(ops, body.updates)
+    body = replace(
+        body,
+        updates=own.updates,
+        places=dict(body.places) | {copy: body.places[own.maker_of[copy]] if copy in own.maker_of else 0 for copy in own.original_of},
+        forward_of=dict(body.forward_of) | {copy: body.forward_of[op] for copy, op in own.maker_of.items() if op in body.forward_of},
+        types=dict(body.types) | {copy: body.types[value] for copy, value in own.original_of.items()},
+    )
+    kept = kept_buffers(own.ops, body.updates)
     ops = kept.ops
     body = replace(
         body,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from planner.ir.graph import Op, Ref, Role
 from planner.opset import is_view, known_targets
 
-__all__ = ["KeptBuffers", "kept_buffers"]
+__all__ = ["KeptBuffers", "OwnValues", "kept_buffers"]
 
 _CLONE = "aten.clone.default"
 
@@ -74,3 +74,38 @@ def _readers(readers: Mapping[str, Sequence[Op]], value: str) -> Iterator[Op]:
                 fresh = [out for out in op.outputs if out is not None and out not in seen]
                 seen.update(fresh)
                 waiting.extend(fresh)
+
+
+class OwnValues:
+    """Every state gets a value that an op has made for it alone: no two states share one, and none is an input of the step.
+
+        previous.copy_(x)                         buffer:previous <- copy of batch:input.0
+        target.data.copy_(online.data)            buffer:target <- copy of parameter:online
+        low.copy_(m); high.copy_(m)               buffer:low <- m, buffer:high <- copy of m
+
+    ops: with the copies, each behind what makes the copied value, or in front of all.   updates: by the copies.
+    original_of: copy -> the value that it copies.   maker_of: id of a copy's op -> id of the op that makes what it copies, if one does.
+    """
+
+    def __init__(self, ops: Sequence[Op], updates: Mapping[str, str]) -> None:
+        makers = {value: op for op in ops for value in op.outputs if value is not None}
+        self.updates: dict[str, str] = {}
+        self.original_of: dict[str, str] = {}
+        self.maker_of: dict[str, str] = {}
+        behind: dict[str, list[Op]] = {}
+        taken: set[str] = set()
+        for state, new in updates.items():
+            maker = makers.get(new)
+            if maker is not None and new not in taken:
+                taken.add(new)
+                self.updates[state] = new
+                continue
+            copy = self.updates[state] = f"{state}.next"
+            self.original_of[copy] = new
+            role, module, place = (Role.FORWARD, "", "") if maker is None else (maker.role, maker.module, maker.id)
+            behind.setdefault(place, []).append(Op(id=copy, target=_CLONE, args=(Ref(new),), outputs=(copy,), role=role, module=module))
+            if maker is not None:
+                self.maker_of[copy] = maker.id
+        self.ops = behind.get("", [])
+        for op in ops:
+            self.ops += [op, *behind.get(op.id, ())]

@@ -122,7 +122,7 @@ def fit_buffers(first: Results, buffers: Sequence[str], places: tuple[int, int],
     if any(node.op == "placeholder" for _, made in changed.values() for node in _needed(made)):
         raise InvalidProgram(f"{text}, from the step's inputs: what a plan keeps has one shape and dtype for ever; {rewrite}")
     try:
-        second = again({n: torch.empty_like(made.meta["val"], device="cpu") for n, (_, made) in changed.items()})
+        second = again({n: torch.empty_like(made.meta["val"], device="meta") for n, (_, made) in changed.items()})
     except Exception as error:
         cause = str(error.__cause__ or error).strip().splitlines()[0]
         raise InvalidProgram(f"{text}, and tracing the next step raised {cause}; {rewrite}") from error

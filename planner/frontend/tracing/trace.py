@@ -32,10 +32,12 @@ from planner.frontend.precision import Precision
 from planner.frontend.random import Drawing, drawing
 from planner.frontend.recurrent import ctc_losses, recurrent_layers
 from planner.frontend.tracing.checks.asked import Checks, asked_in_make_fx, checks_of_values
+from planner.frontend.tracing.checks.kept import kept_of, refuse_written
 from planner.frontend.tracing.decomp import decomposition_table
 from planner.frontend.tracing.hooks import BackwardHooks
 from planner.frontend.tracing.lookup import sparse_lookups
 from planner.frontend.tracing.recorder.record import Recorder
+from planner.frontend.tracing.recorder.sharing import refuse_shared_memory
 from planner.frontend.tracing.repeat import Results, fit_buffers, refuse_other_next_step
 from planner.frontend.tracing.stamp import Stamper
 from planner.frontend.tracing.untouched import (
@@ -49,7 +51,7 @@ from planner.frontend.tracing.untouched import (
     without_data_writes,
     without_reentrance,
 )
-from planner.frontend.tracing.values import explained, first_line
+from planner.frontend.tracing.values import InvalidForBothTracers, explained, first_line, is_of_values
 from planner.ir.errors import InvalidProgram, RegistaError
 from planner.ir.graph import Mode
 
@@ -190,7 +192,7 @@ class _Traced(nn.Module):
             value = self._checks.added_to(loss_of(self.module, self._step.loss, self._step.form, inputs))
         leaves = [(n, p) for n, p in zip(self._names, parameter_values, strict=True) if p.requires_grad and p.is_leaf]
         if (written := next((n for n, p in leaves if p.grad is not None), None)) is not None:
-            raise _OwnBackward(
+            raise InvalidForBothTracers(
                 f"forward calls backward() itself, which adds to the gradient of {written}: a plan has the gradient of the loss alone; "
                 "use torch.autograd.grad in forward, or add it to the loss"
             )
@@ -228,10 +230,6 @@ class _Traced(nn.Module):
         return [torch.zeros(()) if value is None else self._checks.added_to(value), *outputs.values()]
 
 
-class _OwnBackward(InvalidProgram):
-    """Forward has differentiated by itself; the other tracer would only say so worse."""
-
-
 _UNREACHED = "the loss does not depend on any trainable parameter; look for no_grad() or detach() on its way"
 
 
@@ -245,12 +243,17 @@ def capture(step: Step, micro_batches: int) -> Capture:
     with untouched({"": step.module, "loss": step.loss}, lambda: work.traced(Tracer.RECORDER)) as snapshot:
         try:
             captured = work.traced(Tracer.RECORDER)
-        except _OwnBackward:
+        except InvalidForBothTracers:
             raise
         except RegistaError as error:
-            # make_fx serves, or says better why the module cannot be traced
+            # make_fx serves, or says better why the module cannot be traced, unless a value decides
             snapshot.restore()
-            captured = replace(work.traced(Tracer.MAKE_FX), refusal=first_line(error.__cause__ or error))
+            try:
+                captured = replace(work.traced(Tracer.MAKE_FX), refusal=first_line(error.__cause__ or error))
+            except RegistaError:
+                if is_of_values(error.__cause__):
+                    raise error from error.__cause__
+                raise
         left_alone = refuse_other_next_step(_results(captured), snapshot, lambda: _results(work.traced(captured.tracer, lines=True)))
         places = len(captured.parameters), 1 + len(captured.trained) + len(captured.outputs)
         fit_buffers(
@@ -292,6 +295,7 @@ class _Work:
     def traced(self, tracer: Tracer, *, lines: bool = False) -> Capture:
         """One trace, in the state in which the module is now.   lines: nodes know the user's line that made them."""
         parameters, buffers = self._parameters, self._buffers
+        of_module = parameters | buffers
         trained: list[str] = []
         stamper = Stamper(self._step.module, [p.requires_grad for p in parameters.values()], lines=lines)
         checks = Checks()
@@ -300,7 +304,8 @@ class _Work:
         def step(
             parameter_values: _Values, buffer_values: _Values, inputs: _Values, random: _Values, scale_of_loss: _Values
         ) -> tuple[_Values, ...]:
-            state = dict(zip(parameters, parameter_values, strict=True)) | dict(zip(buffers, buffer_values, strict=True))
+            state = dict(zip(of_module, [*parameter_values, *buffer_values], strict=True))
+            checks.kept = kept_of(of_module, state)
             swapped = {f"module.{name}": value for name, value in state.items()}
             with drawing(Drawing(seed=random[0], steps=random[1])):
                 results = functional_call(whole, swapped, (parameter_values, inputs, scale_of_loss), tie_weights=True)
@@ -334,11 +339,12 @@ class _Work:
                 without_reentrance(),
                 checks_of_values(checks),
             ):
-                graph, constants = (_recorded if tracer is Tracer.RECORDER else _made_fx)(step, stamper, arguments)
+                graph, constants = (_recorded if tracer is Tracer.RECORDER else _made_fx)(step, stamper, arguments, list(of_module))
         except RegistaError:
             raise
         except Exception as error:
             raise explained(error, stamper.module) from error
+        refuse_written(list(checks.kept), graph)
         return Capture(
             graph=graph,
             constants=constants,
@@ -355,17 +361,18 @@ class _Work:
         )
 
 
-def _recorded(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple[fx.Graph, Mapping[str, Tensor]]:
+def _recorded(step: _StepFunction, stamper: Stamper, arguments: _Inputs, state: Sequence[str]) -> tuple[fx.Graph, Mapping[str, Tensor]]:
     recorder = Recorder(decomposition_table(), stamper.stamp)
     groups: list[_Values] = [[recorder.placeholder(*given) for given in group] for group in arguments]
     stamper.begin(recorder.graph)
     with as_in_make_fx(), recorder:
         results = step(*map(list, groups))
+    refuse_shared_memory(state, [*results[2], *results[1]])
     recorder.output([tensor for group in results for tensor in group])
     return recorder.graph, recorder.constants
 
 
-def _made_fx(step: _StepFunction, stamper: Stamper, arguments: _Inputs) -> tuple[fx.Graph, Mapping[str, Tensor]]:
+def _made_fx(step: _StepFunction, stamper: Stamper, arguments: _Inputs, _state: Sequence[str]) -> tuple[fx.Graph, Mapping[str, Tensor]]:
     def functional_step(*values: _Values) -> tuple[_Values, ...]:
         stamper.attach()
         results: tuple[_Values, ...] = dispatch_functionalize(step, FunctionalTensorMode())(*values)

@@ -144,6 +144,19 @@ def test_a_loss_may_return_several_and_take_nested_targets() -> None:
     train_on_two(source)
 
 
+def test_entries_that_the_module_has_no_argument_for_are_targets_of_a_loss_that_may_do_without() -> None:
+    """As losses of metric learning are: forward(embeddings, labels=None, ...)."""
+
+    def loss(logits: Tensor, labels: Tensor | None = None, weight: float = 1.0) -> Tensor:
+        return weight * logits.square().mean() if labels is None else F.cross_entropy(logits, labels)
+
+    source = Program(nn.Linear(4, 3), (X, Y), loss)
+    assert source.num_targets == 1
+    train_on_two(source)
+    assert Program(nn.Linear(4, 3), (X,), loss).num_targets == 0
+    assert Program(nn.Bilinear(4, 4, 3), (X, X), loss).num_targets == 0
+
+
 def test_data_of_a_step_has_the_form_of_the_example() -> None:
     drawn = [{"sample": {"features": X + step, "more": (E, None)}, "labels": Y} for step in range(2)]
     source = Program(Scorer(), BATCHES["a nested mapping"], data=lambda step: drawn[step])

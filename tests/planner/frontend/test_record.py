@@ -36,10 +36,12 @@ SMALL: Mapping[str, Mapping[str, int]] = {
 
 RECORDER, MAKE_FX = "_recorded", "_made_fx"
 
-NEEDS_MAKE_FX = {"complex", "fourier_layer", "short_time_fourier", "statistics"}
-"""They conjugate without moving, or change the shape of a tensor in place."""
-WITH_OTHER_NAMES = {"spectral_norm", "spectral_norm_of_attributes"}
-"""make_fx gives names to views of what they write that nothing reads."""
+NEEDS_MAKE_FX = {"complex"}
+"""A complex literal is conjugated."""
+WITH_OTHER_NAMES = {"short_time_fourier", "spectral_norm", "spectral_norm_of_attributes", "statistics"}
+"""make_fx gives names to views of what they write that nothing reads, and makes a tensor whose shape is changed in place anew when it is read."""
+OF_ANOTHER_VIEW = {"statistics"}
+"""Of these a backward op differentiates another view of one tensor."""
 
 
 def traced(program: Program, way: str) -> LogicalGraph:
@@ -106,7 +108,7 @@ def test_a_crash_of_the_recorder_is_logged_once_with_its_cause(monkeypatch: pyte
 
 
 def test_what_the_recorder_refuses_is_logged_and_a_program_that_nothing_can_trace_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    assert user_program("statistics").tracer() is Tracer.MAKE_FX
+    assert user_program("complex").tracer() is Tracer.MAKE_FX
     (record,) = told(caplog)
     assert "NotRecordable" in record.getMessage()
     caplog.clear()
@@ -121,10 +123,12 @@ def test_user_models_have_the_same_graph_either_way_or_are_refused_by_the_record
     refused = is_refused(user_program(name))
     assert refused == (name in NEEDS_MAKE_FX)
     if not refused:
-        graphs = traced(user_program(name), RECORDER), traced(user_program(name), MAKE_FX)
-        assert (
-            _by_number(graphs[0]) == _by_number(graphs[1]) if name in WITH_OTHER_NAMES else content_id(graphs[0]) == content_id(graphs[1])
-        )
+        recorded, made_by_fx = traced(user_program(name), RECORDER), traced(user_program(name), MAKE_FX)
+        if name in WITH_OTHER_NAMES:
+            compared = slice(-1 if name in OF_ANOTHER_VIEW else None)
+            assert [line[compared] for line in _by_number(recorded)] == [line[compared] for line in _by_number(made_by_fx)]
+        else:
+            assert_same(recorded, made_by_fx)
 
 
 class Written(nn.Module):
@@ -276,8 +280,8 @@ def test_a_write_to_a_tensor_with_other_names_is_recorded_as_functionalization_m
     assert _by_number(traced(written(forward), RECORDER)) == _by_number(traced(written(forward), MAKE_FX))
 
 
-def _by_number(graph: LogicalGraph) -> list[object]:
-    """Ops with values by number: views that nothing reads are not in the graph, but their names were given."""
+def _by_number(graph: LogicalGraph) -> list[tuple[object, ...]]:
+    """Ops with values by number: views that nothing reads are not in the graph, but their names were given.  Last: what an op differentiates."""
     number: dict[str, int] = {}
     for op in graph.ops:
         for value in (*op.inputs, *(v for v in op.outputs if v is not None)):

@@ -14,11 +14,13 @@ Which tensors are asked, and what they have to be, is read off the source: opera
 ``not`` turns it round.  ``torch._check_tensor_all(mask)``, by which Hugging Face's models check images and their places in a text, is such a check.
 
 ``torch.rand([]) < 0`` is false whatever is drawn, as in a LayerDrop that is off.  What is computed of constants alone is known, as the sizes of
-images that forward makes by ``torch.tensor``.  Everything else stays refused: a value decides what is computed.
+images that forward makes by ``torch.tensor``; so is a buffer that no step changes, which every step then checks.  Everything else stays refused:
+a value decides what is computed.
 
     op.py             regista.check, which performers call, too
     statements.py     which statements are checks, and what they need an expression to be
     known.py          values of constants
+    kept.py           values of state that no step changes
     draws.py          comparisons of random numbers that are decided
     asked.py          what tensors of a trace are told
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -14,6 +14,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 import planner.frontend.tracing.checks.op  # noqa: F401  (torch.ops.regista.check)
 from planner.frontend.tracing.checks.draws import outcome
+from planner.frontend.tracing.checks.kept import Kept
 from planner.frontend.tracing.checks.known import known_number
 from planner.frontend.tracing.checks.statements import check_at, compares_number
 from planner.frontend.tracing.source import calling_functions, calling_line
@@ -22,10 +23,11 @@ __all__ = ["Checks", "answer", "asked_in_make_fx", "checks_of_values", "number",
 
 
 class Checks:
-    """The checks of one traced step, in their order.   results: 0-d zeros."""
+    """The checks of one traced step, in their order.   results: 0-d zeros.   kept: state whose values it may ask for, and what stands for it."""
 
     def __init__(self) -> None:
         self.results: list[Tensor] = []
+        self.kept: Mapping[Kept, Tensor] = {}
 
     def truth_of(self, tensor: Tensor, frame: FrameType) -> bool | None:
         """What the statement that ``frame`` is at needs the tensor to be; the check is made.  None: it is no check.
@@ -51,7 +53,8 @@ class Checks:
         self.results.append(torch.ops.regista.check(mask, True, text))
 
     def added_to(self, value: Tensor) -> Tensor:
-        """The value, which now depends on all checks."""
+        """The value, which now depends on all checks, those among them that state has the values that were asked for."""
+        self.results += [made for kept, traced in self.kept.items() if (made := kept.check(traced)) is not None]
         for result in self.results:
             value = value + result.to(value.dtype)
         return value
@@ -128,7 +131,8 @@ def answer(tensor: Tensor, depth: int = 2) -> bool | None:
     if (value := known_number(tensor)) is not None:
         return bool(value)
     told = _current.truth_of(tensor, sys._getframe(depth))
-    return outcome(tensor) if told is None else told
+    told = outcome(tensor) if told is None else told
+    return bool(value) if told is None and (value := known_number(tensor, state=True)) is not None else told
 
 
 def number(tensor: Tensor, depth: int = 2) -> Tensor | float | None:
@@ -143,5 +147,9 @@ def number(tensor: Tensor, depth: int = 2) -> Tensor | float | None:
     frame = sys._getframe(depth)
     if tensor.dtype is torch.bool:
         told = _current.truth_of(tensor, frame)
-        return outcome(tensor) if told is None else told
-    return tensor if tensor.numel() == 1 and compares_number(frame) else None
+        told = outcome(tensor) if told is None else told
+        if told is not None:
+            return told
+    elif tensor.numel() == 1 and compares_number(frame):
+        return tensor
+    return known_number(tensor, state=True)  # type: ignore[no-any-return]

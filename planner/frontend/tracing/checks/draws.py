@@ -1,4 +1,7 @@
-"""Comparisons of a draw from [0, 1) whose outcome is the same whatever is drawn, as of a LayerDrop whose probability is 0."""
+"""Comparisons of a draw whose outcome is the same whatever is drawn, as of a LayerDrop whose probability is 0.
+
+A draw is taken to lie between 0 and 1, neither of them: ``torch.rand(1) > 0`` is true, as who writes it means, though torch draws 0 once in 2^24.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,7 @@ def outcome(tensor: Tensor) -> bool | None:
     is_below = target in _BELOW
     if number >= 1:
         return is_below
-    # A draw may be 0, so that <= 0 is open; so is > 0.
-    if number < 0 or (number == 0 and target in (torch.ops.aten.lt.Scalar, torch.ops.aten.ge.Scalar)):
+    if number <= 0:
         return not is_below
     raise DrawDecides("a random number")
 

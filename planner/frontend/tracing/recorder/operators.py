@@ -11,9 +11,33 @@ from torch._ops import OpOverload, OpOverloadPacket
 from planner.frontend.tracing.recorder.traced import NotRecordable, TensorMeta, Traced
 from planner.frontend.tracing.recorder.views import View
 
-__all__ = ["PointwiseTypes", "as_views", "changes_nothing", "example_of", "examples_of", "functional_twin", "leaves", "returns_list"]
+__all__ = [
+    "AT_ONCE",
+    "SHAPE_TWINS",
+    "PointwiseTypes",
+    "as_views",
+    "changes_nothing",
+    "example_of",
+    "examples_of",
+    "functional_twin",
+    "leaves",
+    "returns_list",
+]
 
 aten = torch.ops.aten
+
+AT_ONCE = {aten._conj.default: aten._conj_copy.default, aten._neg_view.default: aten._neg_view_copy.default}
+"""Views whose elements torch works out when they are read -> the op that works them out at once."""
+
+SHAPE_TWINS = {
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.t_.default: aten.t.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+}
+"""Ops that change the shape of their operand in place -> the view op whose result the operand becomes."""
 
 
 def as_views(made: object, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:

@@ -30,8 +30,10 @@ from torch.utils._python_dispatch import (
     autograd_would_have_decomposed,
 )
 
-from planner.frontend.tracing.checks.known import CONSTANT, known_number, of_known
+from planner.frontend.tracing.checks.known import CONSTANT, known_equality, known_number, of_known, without_masks
 from planner.frontend.tracing.recorder.operators import (
+    AT_ONCE,
+    SHAPE_TWINS,
     PointwiseTypes,
     as_views,
     changes_nothing,
@@ -42,7 +44,7 @@ from planner.frontend.tracing.recorder.operators import (
     returns_list,
 )
 from planner.frontend.tracing.recorder.traced import NotRecordable, TensorMeta, Traced, geometry
-from planner.frontend.tracing.recorder.writes import renew, replace
+from planner.frontend.tracing.recorder.writes import renew, replace, take_shape
 
 __all__ = ["Recorder"]
 
@@ -53,6 +55,8 @@ _CPU = torch.device("cpu")
 
 class _Handling(Enum):
     """What becomes of an op: a decomposition (ours or torch's), a node, a node whose result is a view, a write, a known value, or nothing.
+
+    SHAPE: the operand becomes a view of itself (squeeze_).
 
     CHECK: the op returns nothing; it looks at values and raises, which no graph can do.  What it would find, a matrix without inverse, is
     seen in the loss: it is no number then.   NOTHING: the op leaves its operand as it is.
@@ -67,6 +71,7 @@ class _Handling(Enum):
     VALUE = 7
     SIZED_BY_VALUES = 8
     NOTHING = 9
+    SHAPE = 10
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -128,13 +133,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if handling is _Handling.CHECK:
             return None
         if handling is _Handling.VALUE:
-            return self._value_of(args[0])
+            return self._value_of(func, args)
         if handling is _Handling.SIZED_BY_VALUES:
             return self._of_constants(func, args, kwargs)
         if handling is _Handling.VIEW:
+            if not isinstance(args[0], Tensor):
+                raise NotRecordable(f"{func} of a number")
             if func is aten.as_strided.default and isinstance(args[0], Traced) and args[0].aliases.moved:
                 raise NotRecordable("strides are asked for of a tensor that has others since it was written")
             return as_views(self._record(func, args, kwargs), func, args, kwargs)
+        if handling is _Handling.SHAPE:
+            twin = SHAPE_TWINS[func]
+            return take_shape(args[0], as_views(self._record(twin, args, kwargs), twin, args, kwargs), func, args[1:], kwargs)
         if handling is _Handling.WRITE:
             return self._write(func, args, kwargs)
         if handling is _Handling.TABLE:
@@ -156,10 +166,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """As make_fx: functionalization opens composite ops before the table is asked, and does not look into decompositions."""
         if not isinstance(func, OpOverload) or func.namespace == "prim":
             raise NotRecordable(f"{func} is no operator")
-        if func is aten._local_scalar_dense.default:
+        if func in (aten._local_scalar_dense.default, aten.equal.default):
             return _Handling.VALUE
         if func is aten.as_strided_.default and changes_nothing(args):
             return _Handling.NOTHING
+        if func in SHAPE_TWINS:
+            return _Handling.SHAPE
         if torch.Tag.data_dependent_output in func.tags or torch.Tag.inplace_view in func.tags:
             raise NotRecordable(f"{func} asks for a value, or changes a type")
         composite = func._can_decompose() and (
@@ -183,13 +195,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise NotRecordable(f"{func} is a view of another operand than its first")
         return _Handling.VIEW
 
-    def _value_of(self, tensor: object) -> float:
-        """What int(), item() and the like ask.
+    def _value_of(self, func: OpOverload, args: Sequence[object]) -> float:
+        """What int(), item() and the like ask, and torch.equal.
 
         Raises:
-            NotRecordable: it depends on more than constants.
+            NotRecordable: it depends on more than constants and state that no step changes.
         """
-        value = known_number(tensor) if isinstance(tensor, Traced) else None
+        value = known_equality(*args) if func is aten.equal.default else known_number(args[0], state=True)
         if value is None:
             raise NotRecordable("a value is asked for")
         return value  # type: ignore[no-any-return]
@@ -198,7 +210,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """An op whose result's shape depends on values (nonzero, repeat_interleave): computed of constants; of others a fake tensor refuses it."""
         results = of_known(func, args, kwargs)
         if results is None:
-            return self._record(func, args, kwargs)
+            return self._record(func, args if func is not aten.index.Tensor else (args[0], without_masks(args[1])), kwargs)
         node_and_meta = [self._constant(result) for result in results]
         made = [Traced.make(meta, node) for node, meta in node_and_meta]
         return made[0] if len(func._schema.returns) == 1 else tuple(made)
@@ -246,6 +258,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             renew(traced, self.graph, self._below)
 
     def _record(self, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+        called, func = func, AT_ONCE.get(func, func)
         key: list[object] = [func]
         node_args = tuple([self._seen(a, key) for a in args])
         node_kwargs = {}
@@ -253,16 +266,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             key.append(name)
             node_kwargs[name] = self._seen(arg, key)
         if func is aten.lift_fresh.default:
-            func = aten.lift_fresh_copy.default  # what is lifted is fresh, and stays so in the graph
+            called = func = aten.lift_fresh_copy.default  # what is lifted is fresh, and stays so in the graph
         try:
             result_metas = self._results.get(tuple(key))
         except TypeError:
             raise NotRecordable(f"{func} has an argument that cannot be compared") from None
         if result_metas is None:
             result_metas = self._results[tuple(key)] = self._worked_out(func, args, kwargs)
-        if func not in self._names:
-            self._names[func] = self.graph._target_to_str(func.overloadpacket.__name__)
-        node = self._node(func, node_args, node_kwargs, self._names[func])
+        if called not in self._names:
+            self._names[called] = self.graph._target_to_str(called.overloadpacket.__name__)
+        node = self._node(func, node_args, node_kwargs, self._names[called])
         if isinstance(result_metas, TensorMeta):
             node.meta["val"] = result_metas.example
             return Traced.make(result_metas, node)
@@ -330,7 +343,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._node(node.target, args, dict(fx.map_arg(node.kwargs, self._made_again)), node.name)
 
     def _constant(self, tensor: Tensor) -> tuple[fx.Node, TensorMeta]:
-        if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout is not torch.strided or tensor.device != _CPU:
+        lazy = tensor.is_conj() or tensor.is_neg()
+        if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout is not torch.strided or tensor.device != _CPU or lazy:
             raise NotRecordable(f"a tensor of meta {type(tensor).__name__} on {tensor.device}")
         name = self._constant_names.setdefault(id(tensor), f"_tensor_constant{len(self.constants)}")
         self.constants[name] = tensor  # held, so that its id stays its own
@@ -342,7 +356,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return node, meta
 
     def _meta_of(self, tensor: Tensor) -> TensorMeta:
-        if tensor.layout is not torch.strided or tensor.device != _CPU or tensor.is_conj() or tensor.is_neg():
+        if tensor.layout is not torch.strided or tensor.device != _CPU:
             raise NotRecordable(f"a tensor of layout {tensor.layout} on {tensor.device}")
         key = geometry(tensor)
         if key not in self._metas:
@@ -353,8 +367,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> TensorMeta | tuple[TensorMeta | None, ...]:
         """The types of the results.  The fake mode below works them out, unless they follow from what it said of an earlier op."""
-        if (known := self._pointwise.known(func, args, kwargs)) is not None:
-            return self._row_major(*known)
+        if (learned := self._pointwise.known(func, args, kwargs)) is not None:
+            return self._row_major(*learned)
         worked_out = self._asked_below(func, args, kwargs)
         self._pointwise.learn(func, args, kwargs, worked_out)
         return worked_out

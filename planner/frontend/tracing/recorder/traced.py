@@ -67,6 +67,8 @@ class Traced(Tensor):
     chain: tuple[View, ...]
     generation: int
 
+    # by the module of its class libraries tell whose tensor it is (opt_einsum)
+    __module__ = "torch"
     # without this every attribute that is read goes through Python
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -96,8 +98,8 @@ class Traced(Tensor):
         return Tensor.item(self) if told is None else told
 
     def tolist(self) -> Any:
-        """Of what is computed of constants alone; else the recorder refuses."""
-        value = known_numbers(self)
+        """Of what is computed of constants, and of state that no step changes; else the recorder refuses."""
+        value = known_numbers(self, state=True)
         if value is None:
             raise NotRecordable("values are asked for")
         return value

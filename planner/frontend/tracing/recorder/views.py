@@ -75,6 +75,8 @@ def inverse(view: View, base: Tensor, written: Tensor, call: Call) -> object | N
             return call(aten.view_as_complex.default, written)
         case aten.view_as_complex.default:
             return call(aten.view_as_real.default, written)
+        case aten._conj.default | aten._neg_view.default:
+            return call(view.func, written)
         case _:
             return None
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.utils._mode_utils import no_dispatch
 
 from planner.frontend.tracing.recorder.traced import Aliases, NotRecordable, Traced
 from planner.frontend.tracing.recorder.views import Call, View, inverse
 
-__all__ = ["renew", "replace"]
+__all__ = ["renew", "replace", "take_shape"]
 
 
 def replace(old: Traced, new: Traced, twin: OpOverload, graph: fx.Graph, call: Call) -> None:
@@ -65,3 +68,23 @@ def _seen_by(view: View, base: Traced, aliases: Aliases, call: Call) -> Traced:
     seen = made if view.place is None else made[view.place]  # type: ignore[index]
     assert isinstance(seen, Traced)
     return seen
+
+
+def take_shape(tensor: object, view: object, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    """The tensor becomes the view of itself, as squeeze_ makes it.   func, args, kwargs: the op and its operands behind the tensor."""
+    assert isinstance(tensor, Traced) and isinstance(view, Traced)
+    before = torch._C._meta_in_tls_dispatch_include()
+    torch._C._set_meta_in_tls_dispatch_include(True)  # the shape that C++ knows it by, as of any subclass [return_and_correct_aliasing]
+    try:
+        with no_dispatch():
+            func(tensor, *args, **kwargs)
+    finally:
+        torch._C._set_meta_in_tls_dispatch_include(before)
+    tensor.made, tensor.meta, tensor.aliases, tensor.chain, tensor.generation = (
+        view.made,
+        view.meta,
+        view.aliases,
+        view.chain,
+        view.generation,
+    )
+    return tensor

@@ -91,6 +91,7 @@ LAWS: dict[str, tuple[Callable[[int], Tensor], float, float, float]] = {
     "bernoulli_": (lambda n: torch.empty(n, dtype=torch.float64).bernoulli_(0.25), 1 / 4, 3 / 16, 21 / 256),
     "geometric_": (lambda n: torch.empty(n, dtype=torch.float64).geometric_(0.5), 2.0, 2.0, 38.0),
     "randint": (lambda n: torch.randint(0, 2, (n,)).double(), 1 / 2, 1 / 4, 1 / 16),
+    "randperm": (lambda n: torch.randperm(n)[: n // 2].double() / n, 1 / 2, 1 / 12, 1 / 80),
     "multinomial": (lambda n: torch.multinomial(torch.tensor([[3.0, 1.0]]).expand(n, 2), 1)[:, 0].double(), 1 / 4, 3 / 16, 21 / 256),
 }
 
@@ -101,5 +102,15 @@ def test_each_op_of_torch_draws_by_its_law(name: str) -> None:
     n = 200_000
     with drawing(Drawing(seed=SEED, steps=torch.tensor(0))), EagerDraws():
         drawn = draw(n)
+    n = len(drawn)
     assert abs(float(drawn.mean()) - mean) < SIGMAS * sqrt(variance / n)
     assert abs(float((drawn - mean).square().mean()) - variance) < SIGMAS * sqrt((fourth - variance**2) / n) + 1e-12
+
+
+def test_a_permutation_has_every_place_once_and_is_another_in_every_step() -> None:
+    made = []
+    for step in range(2):
+        with drawing(Drawing(seed=SEED, steps=torch.tensor(step))), EagerDraws():
+            made.append(torch.randperm(1000))
+    assert all(torch.equal(order.sort().values, torch.arange(1000)) for order in made)
+    assert not torch.equal(*made)

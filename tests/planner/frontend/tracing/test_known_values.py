@@ -1,4 +1,4 @@
-"""Values of what is computed of constants alone are known while a step is traced; those that depend on a batch, on state or on a draw are not."""
+"""Values of what is computed of constants alone are known while a step is traced; those that depend on a batch, parameters or draws are not."""
 
 from __future__ import annotations
 
@@ -116,10 +116,6 @@ def beside_the_batch(_: Asking, x: Tensor) -> float:
     return (torch.tensor(2.0) * x[0, 0]).item()
 
 
-def of_a_buffer(m: Asking, x: Tensor) -> float:
-    return int(m.kept.sum())
-
-
 def of_a_parameter(m: Asking, x: Tensor) -> float:
     return float(m.learned.max())
 
@@ -151,7 +147,6 @@ def of_many_elements(_: Asking, x: Tensor) -> float:
     [
         of_the_batch,
         beside_the_batch,
-        of_a_buffer,
         of_a_parameter,
         of_a_draw,
         list_of_the_batch,

@@ -1,0 +1,134 @@
+"""What a step leaves in its state: an input, a parameter, a constant or another state's value is copied; what would share memory is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from matrix import assert_transparent
+from oracle import train_eagerly
+from torch import Tensor, nn
+
+import regista
+from backend.reference import perform
+from planner.frontend import Program
+from planner.ir.errors import InvalidProgram
+
+SAMPLES = 2
+
+
+class Leaving(nn.Module):
+    """``leave`` changes the buffers, which the loss reads.   teacher: a parameter that nobody trains."""
+
+    def __init__(self, leave: Callable[[Leaving, Tensor, Tensor], None]) -> None:
+        super().__init__()
+        self.layer, self.leave = nn.Linear(8, 8), leave
+        for name, value in {
+            "low": torch.zeros(8),
+            "high": torch.ones(8),
+            "last": torch.zeros(SAMPLES, 8),
+            "flag": torch.tensor(False),
+        }.items():
+            self.register_buffer(name, value)
+        self.weight, self.teacher = nn.Parameter(torch.zeros(8)), nn.Parameter(torch.zeros(8), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.layer(x)
+        self.leave(self, made, x)
+        read = (made + self.low + self.high + self.weight) ** 2
+        return read.mean() + self.last.mean() + self.flag.float() * made.mean() + self.teacher.sum()
+
+
+def another_buffer(m: Leaving, made: Tensor, x: Tensor) -> None:
+    m.low.copy_(m.high)
+
+
+def in_turn(m: Leaving, made: Tensor, x: Tensor) -> None:
+    m.low, m.high = m.high, m.low
+
+
+def a_buffer_and_its_next_value(m: Leaving, made: Tensor, x: Tensor) -> None:
+    m.low = m.high.clone()
+    m.high = m.low + 1
+
+
+def the_batch(m: Leaving, made: Tensor, x: Tensor) -> None:
+    m.last.copy_(x)
+
+
+def the_batch_itself(m: Leaving, made: Tensor, x: Tensor) -> None:
+    m.last = x
+
+
+def a_constant(m: Leaving, made: Tensor, x: Tensor) -> None:
+    m.flag.copy_(torch.tensor(True))
+
+
+def a_trained_parameter(m: Leaving, made: Tensor, x: Tensor) -> None:
+    m.low.copy_(m.weight.detach())
+
+
+def a_teacher(m: Leaving, made: Tensor, x: Tensor) -> None:
+    m.teacher.data.copy_(m.weight.data)
+
+
+def one_value_twice(m: Leaving, made: Tensor, x: Tensor) -> None:
+    mean = made.detach().mean(0)
+    m.low.copy_(mean)
+    m.high.copy_(mean)
+    m.teacher.data.copy_(mean)
+
+
+LEFT = [
+    another_buffer,
+    in_turn,
+    a_buffer_and_its_next_value,
+    a_constant,
+    a_trained_parameter,
+    a_teacher,
+    one_value_twice,
+]
+
+
+WHOLE: Mapping[str, Any] = {"pins": ["input.*=S(0)"]}
+
+
+@pytest.mark.parametrize(
+    ("leave", "options"),
+    [
+        *((leave, WHOLE) for leave in (*LEFT, the_batch, the_batch_itself)),
+        *((leave, {"micro_batches": 2, "stages": stages}) for leave in LEFT for stages in (1, 2)),
+    ],
+)
+def test_state_that_a_step_copies_is_that_of_torch(leave: Callable[[Leaving, Tensor, Tensor], None], options: Mapping[str, Any]) -> None:
+    torch.manual_seed(0)
+    micro_batches = options.get("micro_batches", 1)
+    source = Program(Leaving(leave), (torch.randn(SAMPLES * micro_batches, 8),))
+    plan = regista.plan(source, "local:2", **{"micro_batches": 1, **options})
+    outcome = perform(plan, source.initial_state(), source.batch, 3, gradients=True)
+    assert_transparent(outcome, train_eagerly(source, micro_batches, 3))
+
+
+def the_weight(m: Leaving, made: Tensor, x: Tensor) -> None:
+    m.low = m.weight.detach()
+
+
+def one_tensor(m: Leaving, made: Tensor, x: Tensor) -> None:
+    m.low = m.high = made.detach().mean(0)
+
+
+def parts_of_one(m: Leaving, made: Tensor, x: Tensor) -> None:
+    m.last = made.detach()
+    m.low = m.last[0]
+
+
+@pytest.mark.parametrize(
+    ("leave", "of"),
+    [(the_weight, "low the memory of weight"), (one_tensor, "high the memory of low"), (parts_of_one, "last the memory of low")],
+)
+def test_state_that_would_share_memory_is_refused_with_the_way_out(leave: Callable[[Leaving, Tensor, Tensor], None], of: str) -> None:
+    """In torch a write into the one would be one into the other, which a plan keeps apart."""
+    with pytest.raises(InvalidProgram, match=rf"forward gives {of}.*copy_"):
+        Program(Leaving(leave), (torch.randn(SAMPLES, 8),)).graph()
