@@ -56,7 +56,7 @@ class Kept:
         """
         value = self.value() if self.asked else None
         if isinstance(traced, FunctionalTensor):
-            torch._sync(traced)
+            torch._sync(traced)  # type: ignore[attr-defined, no-untyped-call]
         if value is None or node_of(traced) is not self.node:
             return None
         if value.numel() == 1:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -195,7 +196,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise NotRecordable(f"{func} is a view of another operand than its first")
         return _Handling.VIEW
 
-    def _value_of(self, func: OpOverload, args: Sequence[object]) -> float:
+    def _value_of(self, func: OpOverload, args: Sequence[Any]) -> Any:
         """What int(), item() and the like ask, and torch.equal.
 
         Raises:
@@ -204,9 +205,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         value = known_equality(*args) if func is aten.equal.default else known_number(args[0], state=True)
         if value is None:
             raise NotRecordable("a value is asked for")
-        return value  # type: ignore[no-any-return]
+        return value
 
-    def _of_constants(self, func: OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+    def _of_constants(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> object:
         """An op whose result's shape depends on values (nonzero, repeat_interleave): computed of constants; of others a fake tensor refuses it."""
         results = of_known(func, args, kwargs)
         if results is None:
