@@ -8,7 +8,9 @@ import pytest
 def check_group(request: pytest.FixtureRequest, group: str) -> None:
     """pytest-xdist writes a test's group behind its name; with a pytest that it does not know, it goes on without groups and without a word."""
     if request.config.getoption("loadgroup", False):
-        assert request.node.nodeid.endswith(f"@{group}"), "pytest-xdist keeps no groups with this pytest; make test installs one that it knows"
+        assert request.node.nodeid.endswith(f"@{group}"), (
+            "pytest-xdist keeps no groups with this pytest; make test installs one that it knows"
+        )
 
 
 @pytest.mark.processes
