@@ -90,15 +90,15 @@ def known_equality(first: Tensor, second: Tensor) -> bool | None:
         return None if any(value is None for value in values) else torch.equal(*values)  # type: ignore[arg-type]
 
 
-def of_known(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Tensor, ...] | None:
-    """The results of an op of tensors that are all known; None: one of them is not."""
+def of_known(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], *, state: bool) -> tuple[Tensor, ...] | None:
+    """The results of an op of tensors that are all known; None: one of them is not.   state: as ``known`` takes it."""
 
     def value_of(arg: object) -> object:
         if isinstance(arg, list | tuple):
             return [value_of(item) for item in arg]
         if not isinstance(arg, Tensor) or type(arg) is Tensor:
             return arg  # a tensor from outside of the step is a constant of it
-        value = known(arg, state=True)
+        value = known(arg, state=state)
         if value is None:
             raise _Unknown
         return value

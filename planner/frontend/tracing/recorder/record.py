@@ -209,9 +209,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _of_constants(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> object:
         """An op whose result's shape depends on values (nonzero, repeat_interleave): computed of constants; of others a fake tensor refuses it."""
-        results = of_known(func, args, kwargs)
+        by_index = func is aten.index.Tensor  # sized by values where masks are among the indices
+        results = of_known(func, args, kwargs, state=not by_index)
         if results is None:
-            return self._record(func, args if func is not aten.index.Tensor else (args[0], without_masks(args[1])), kwargs)
+            return self._record(func, (args[0], without_masks(args[1])) if by_index else args, kwargs)
         node_and_meta = [self._constant(result) for result in results]
         made = [Traced.make(meta, node) for node, meta in node_and_meta]
         return made[0] if len(func._schema.returns) == 1 else tuple(made)

@@ -121,7 +121,11 @@ def test_state_is_checked_once_however_often_it_is_asked() -> None:
         return h
 
     assert [op.target for op in program(often).graph().ops].count("regista.check") == 1
-    assert not any(op.target == "regista.check" for op in program(lambda _, h: h).graph().ops)
+
+
+@pytest.mark.parametrize("read", [lambda m, h: h, lambda m, h: h * m.count, lambda m, h: h * m.mask[torch.arange(8)]])
+def test_state_that_decides_nothing_is_read_and_not_checked(read: Callable[[Keeping, Tensor], Tensor]) -> None:
+    assert not any(op.target == "regista.check" for op in program(read).graph().ops)
 
 
 def write(m: Keeping) -> None:
