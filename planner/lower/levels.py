@@ -5,6 +5,9 @@ latest, beside its first reader, if it belongs to the forward or backward part, 
 form a fragment: edges inside it need no communication, and edges out of it go to a higher level or a later role, so fragments cannot wait for
 each other in a cycle.
 
+A state that the forward or backward part updates is written in place once all that read it have done so.  So what reads it stands at no later level
+than what makes its new value, which else would wait for a fragment that waits for its own.
+
     forward, level 0 --> all-reduce --> forward, level 1 --> ... --> backward, level k --> gradient all-reduce --> update
 """
 
@@ -14,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from planner.ir.graph import LogicalGraph, Op, Role
+from planner.opset import is_view, known_targets
 from planner.stages.staged import region_of
 
 __all__ = ["FragmentKey", "fragment_keys"]
@@ -126,17 +130,42 @@ def _levels(
 ) -> dict[str, int]:
     """Op id -> level.  An op of the forward or backward part takes the latest level that its readers allow, an update the earliest."""
     level: dict[str, int] = {}
+    readers_before = _readers_before(graph, producers, region)
+    writers: dict[str, list[str]] = {}
+    for writer, readers in readers_before.items():
+        for reader in readers:
+            writers.setdefault(reader, []).append(writer)
     for op in graph.ops:
         update = region[op.id][1] is Role.UPDATE
         made = [(producers[v], num_moves(op, v)) for v in dict.fromkeys(op.inputs) if v in producers]
         # Levels of updates count communications between updates only, because the step's forward and backward parts read no update.
         level[op.id] = max((level[p.id] + n for p, n in made if not update or region[p.id][1] is Role.UPDATE), default=0)
+        level[op.id] = max(level[op.id], *(level.get(reader, 0) for reader in readers_before.get(op.id, ())), 0)
     consumers = graph.consumers()
     for op in reversed(graph.ops):
         if region[op.id][1] is Role.UPDATE:
             continue
-        readers = [(r, num_moves(r, v)) for v in op.outputs if v for r in consumers[v]]
-        latest = [level[r.id] - n for r, n in readers if region[r.id] == region[op.id] or n]
+        moved = [(r, num_moves(r, v)) for v in op.outputs if v for r in consumers[v]]
+        latest = [level[r.id] - n for r, n in moved if region[r.id] == region[op.id] or n]
         if latest:
+            latest += [level[writer] for writer in writers.get(op.id, ())]
             level[op.id] = max(level[op.id], min(latest))
     return level
+
+
+def _readers_before(graph: LogicalGraph, producers: Mapping[str, Op], region: Mapping[str, tuple[int, Role]]) -> dict[str, set[str]]:
+    """Op that makes a state's new value in the forward or backward part -> ops of its region that read the old one, or a view of it."""
+    consumers = graph.consumers()
+    readers: dict[str, set[str]] = {}
+    for state, new in graph.updates.items():
+        writer = producers.get(new)
+        if writer is None or region[writer.id][1] is Role.UPDATE:
+            continue
+        waiting = [state]
+        while waiting:
+            for op in consumers[waiting.pop()]:
+                if region[op.id] == region[writer.id] and op.id != writer.id:
+                    readers.setdefault(writer.id, set()).add(op.id)
+                if op.target in known_targets() and is_view(op):
+                    waiting += [value for value in op.outputs if value is not None]
+    return readers

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from matrix import assert_transparent
 from oracle import train_eagerly
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ import regista
 from backend.reference import perform
 from planner.frontend import Program
 from planner.ir.errors import InvalidProgram
+from planner.ir.plan import TaskKind
 
 SAMPLES = 2
 
@@ -132,3 +134,37 @@ def test_state_that_would_share_memory_is_refused_with_the_way_out(leave: Callab
     """In torch a write into the one would be one into the other, which a plan keeps apart."""
     with pytest.raises(InvalidProgram, match=rf"forward gives {of}.*copy_"):
         Program(Leaving(leave), (torch.randn(SAMPLES, 8),)).graph()
+
+
+class Queue(nn.Module):
+    """Keys of past batches in a ring whose place is a buffer, and an encoder that follows the trained one, as in MoCo [He et al. 2020]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries, self.keys = nn.Linear(8, 4), nn.Linear(8, 4).requires_grad_(False)
+        self.register_buffer("queue", torch.randn(4, 16))
+        self.register_buffer("place", torch.zeros(1, dtype=torch.long))
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        query = self.queries(x)
+        with torch.no_grad():
+            for trained, following in zip(self.queries.parameters(), self.keys.parameters(), strict=True):
+                following.mul_(0.9).add_(trained, alpha=0.1)
+            key = self.keys(other)
+        logits = torch.cat([(query * key).sum(1, keepdim=True), query @ self.queue.clone()], 1)
+        loss = F.cross_entropy(logits, torch.zeros(len(x), dtype=torch.long))
+        with torch.no_grad():
+            places = (self.place + torch.arange(len(key))) % self.queue.shape[1]
+            self.queue[:, places] = key.T
+            self.place.add_(len(key)).remainder_(self.queue.shape[1])
+        return loss
+
+
+def test_what_reads_a_state_is_performed_before_its_new_value_is_made() -> None:
+    """Samples are gathered behind the new place, and only then written into the queue, at the old one: the plan was not live."""
+    torch.manual_seed(0)
+    source = Program(Queue(), (torch.randn(4, 8), torch.randn(4, 8)))
+    plan = regista.plan(source, "local:2", pins=["input.*=S(0)"], micro_batches=1)
+    assert sum(task.kind is TaskKind.FORWARD for task in plan.tasks) == 2
+    outcome = perform(plan, source.initial_state(), source.batch, 5, gradients=True)
+    assert_transparent(outcome, train_eagerly(source, 1, 5))
