@@ -9,9 +9,9 @@ export MKL_NUM_THREADS = 1
 # Compiled modules are kept: the processes that tests start would compile the product again, a second each.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Tests run in so many processes at once; those that start processes of their own run one after the other in one of them.
+# Tests run in so many processes at once, a file's one after the other in one of them: what a file makes once is made once.
 WORKERS ?= 2
-PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test test-all test-experiments plans screens check format examples notebooks bench corpus fidelity gpu reproduce figures report paper mutation clean
 .DEFAULT_GOAL := help

@@ -65,10 +65,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         _into_tier(item)
-        if item.get_closest_marker("processes"):
-            item.add_marker(pytest.mark.xdist_group("processes"))
-        elif item.get_closest_marker("xdist_group") is None and _has_fixture_of_its_file(item):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    slow = {item.path for item in items if item.get_closest_marker("processes")}
+    items.sort(key=lambda item: item.path not in slow)  # a file is one of pytest's processes' work: none of these is to be the last
     if not any("[" in argument for argument in config.args):  # else single cases were asked for
         _refuse_unknown_representatives(items)
 
@@ -80,12 +78,6 @@ def _into_tier(item: pytest.Item) -> None:
     chosen = item.get_closest_marker("representatives")
     if chosen is not None and _case(item) not in chosen.args:
         item.add_marker(pytest.mark.thorough)
-
-
-def _has_fixture_of_its_file(item: pytest.Item) -> bool:
-    """Whether it reads a fixture that is made once for its file, so that one of pytest's processes makes it and not each of them."""
-    known = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
-    return any(made.scope == "module" for definitions in known.values() for made in definitions)
 
 
 def _case(item: pytest.Item) -> str:

@@ -91,7 +91,7 @@ def _rooms(tree: Path, options: argparse.Namespace) -> Mapping[str, tuple[str, .
 
 def _record(tree: Path, records: Path, rooms: Mapping[str, tuple[str, ...]], options: argparse.Namespace) -> None:
     measured = [f"--reach-in={part}" for parts in rooms.values() for part in parts]
-    spread = ["-n", str(options.workers), "--dist", "loadgroup"] if options.workers > 1 else []
+    spread = ["-n", str(options.workers), "--dist", "loadfile"] if options.workers > 1 else []
     tier = "not experiments and not thorough" if options.quick else "not experiments"
     command = [sys.executable, "-m", "pytest", "-q", "-m", tier, *spread, "-p", "tests.mutation.reach", "--reach", str(records), *measured]
     path = f"{tree}{os.pathsep}{Path(__file__).parents[2]}"  # the modules from the copy; the plugin is this one where the copy has none

@@ -16,7 +16,7 @@ from regista.clusters import resolve_cluster
 
 MODEL = f"zoo:gpt?layers={LAYERS}&width=32&heads=4&vocab=64&seq=16&batch=8"
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = pytest.mark.processes
 
 
 def test_the_second_kind_of_two_speeds_has_half_the_rates_of_the_first() -> None:

@@ -44,8 +44,6 @@ from regista import api
 from regista.clusters import resolve_cluster
 from zoo import ZOO
 
-pytestmark = pytest.mark.xdist_group("shapes")  # the shares of a model on four devices take 20 s: one of pytest's processes works them out
-
 MODEL = "zoo:gpt?layers=4&width=64&heads=4&vocab=96&seq=16&batch=16"
 SHAPES = (
     Shape(1, 1, (4,)),

@@ -7,8 +7,6 @@ import pytest
 
 from experiments.zero_bubble import TOLERANCE, compute, deviations
 
-pytestmark = pytest.mark.xdist_group("zero-bubble paper")  # so that the table is computed once
-
 
 @pytest.fixture(scope="module", params=[1, pytest.param(6, marks=pytest.mark.thorough)])
 def table(request: pytest.FixtureRequest) -> pd.DataFrame:
