@@ -18,7 +18,8 @@ from experiments.corpus.compare import Eager, errors, train_eagerly
 from experiments.corpus.ways import small_cluster
 from experiments.random_programs import nets, sequences
 from experiments.random_programs.nets import random_net
-from experiments.random_programs.sequences import random_sequence_model
+from experiments.random_programs.sequences import SequenceModel, random_sequence_model
+from experiments.random_programs.states import random_model_with_state
 from experiments.random_programs.trainings import Training, random_training
 from planner.frontend import SGD, Program
 from planner.ir.errors import InvalidProgram, Unsupported
@@ -40,7 +41,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """program: net or training.   names: of its parts.   ways: how the Plan was asked for.
+    """program: net, sequence, state or training.   names: of its parts.   ways: how the Plan was asked for.
 
     error: the largest, of losses, states and the last gradients.
     """
@@ -74,9 +75,16 @@ def _of_net(seed: int, performer: str) -> Case:
 
 
 def _of_sequence(seed: int, performer: str) -> Case:
-    model = random_sequence_model(seed)
+    return _of_words("sequence", seed, performer, random_sequence_model(seed))
+
+
+def _of_state(seed: int, performer: str) -> Case:
+    return _of_words("state", seed, performer, random_model_with_state(seed))
+
+
+def _of_words(name: str, seed: int, performer: str, model: SequenceModel) -> Case:
     batch = torch.randint(0, sequences.WORDS, (BATCH, sequences.TOKENS)), torch.randint(0, sequences.CLASSES, (BATCH,))
-    return _of_module("sequence", seed, performer, model, model.names, batch)
+    return _of_module(name, seed, performer, model, model.names, batch)
 
 
 def _of_module(name: str, seed: int, performer: str, module: nn.Module, names: tuple[str, ...], batch: tuple[Tensor, Tensor]) -> Case:
@@ -138,9 +146,9 @@ def _told(program: str, seed: int, performer: str, names: tuple[str, ...], ways:
     return Case(program=program, seed=seed, performer=performer, names=", ".join(names), ways=str(ways), status=status, error=error)
 
 
-PROGRAMS = {"net": _of_net, "sequence": _of_sequence, "training": _of_training}
+PROGRAMS = {"net": _of_net, "sequence": _of_sequence, "state": _of_state, "training": _of_training}
 
 
 def compared(program: str, seed: int, performer: str) -> Case:
-    """One random program, a ``net``, a ``sequence`` or a ``training``; performer: threads or gloo."""
+    """One random program, a ``net``, a ``sequence``, a model with ``state`` or a ``training``; performer: threads or gloo."""
     return PROGRAMS[program](seed, performer)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from experiments.random_programs.nets import Part
 
-__all__ = ["CLASSES", "TOKENS", "WORDS", "SequenceModel", "random_sequence_model"]
+__all__ = ["CLASSES", "TOKENS", "WIDTH", "WORDS", "SequenceModel", "random_part", "random_sequence_model"]
 
 WORDS, TOKENS, WIDTH, CLASSES, HEADS = 11, 6, 8, 5, 2
 
@@ -39,6 +39,12 @@ def random_sequence_model(seed: int) -> SequenceModel:
     torch.manual_seed(seed)
     names = random.choices(list(_PARTS), k=random.randint(2, 6))
     return SequenceModel({f"{number} {name}": _part(name) for number, name in enumerate(names)})
+
+
+def random_part(random: Random) -> tuple[str, nn.Module]:
+    """The name of a part, and the part."""
+    name = random.choice(list(_PARTS))
+    return name, _part(name)
 
 
 def _part(name: str) -> Part:

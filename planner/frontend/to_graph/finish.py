@@ -87,8 +87,8 @@ def finished(body: Body, update: Update | None) -> LogicalGraph:
     body = replace(
         body,
         updates=own.updates,
-        places=dict(body.places) | {copy: body.places[own.maker_of[copy]] if copy in own.maker_of else 0 for copy in own.original_of},
-        forward_of=dict(body.forward_of) | {copy: body.forward_of[op] for copy, op in own.maker_of.items() if op in body.forward_of},
+        places=dict(body.places) | {copy: body.places[own.behind[copy]] if copy in own.behind else 0 for copy in own.original_of},
+        forward_of=dict(body.forward_of) | {copy: body.forward_of[op] for copy, op in own.behind.items() if op in body.forward_of},
         types=dict(body.types) | {copy: body.types[value] for copy, value in own.original_of.items()},
     )
     kept = kept_buffers(own.ops, body.updates)

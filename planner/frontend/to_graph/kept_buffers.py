@@ -77,35 +77,46 @@ def _readers(readers: Mapping[str, Sequence[Op]], value: str) -> Iterator[Op]:
 
 
 class OwnValues:
-    """Every state gets a value that an op has made for it alone: no two states share one, and none is an input of the step.
+    """Every state gets a value that an op has made for it alone, behind all that read the old one: no two states share one, none is an input.
 
         previous.copy_(x)                         buffer:previous <- copy of batch:input.0
         target.data.copy_(online.data)            buffer:target <- copy of parameter:online
         low.copy_(m); high.copy_(m)               buffer:low <- m, buffer:high <- copy of m
+        m = x.mean(0); y = x - old; old.copy_(m)  buffer:old <- copy of m, behind y
 
-    ops: with the copies, each behind what makes the copied value, or in front of all.   updates: by the copies.
-    original_of: copy -> the value that it copies.   maker_of: id of a copy's op -> id of the op that makes what it copies, if one does.
+    ops: with the copies.   updates: by the copies.   original_of: copy -> the value that it copies.
+    behind: id of a copy's op -> id of the op that it stands behind; absent: in front of all.
     """
 
     def __init__(self, ops: Sequence[Op], updates: Mapping[str, str]) -> None:
         makers = {value: op for op in ops for value in op.outputs if value is not None}
+        place = {op.id: number for number, op in enumerate(ops)}
+        readers: dict[str, list[Op]] = {}
+        for op in ops:
+            for value in dict.fromkeys(op.inputs):
+                readers.setdefault(value, []).append(op)
         self.updates: dict[str, str] = {}
         self.original_of: dict[str, str] = {}
-        self.maker_of: dict[str, str] = {}
-        behind: dict[str, list[Op]] = {}
+        self.behind: dict[str, str] = {}
+        copies: dict[str, list[Op]] = {}
         taken: set[str] = set()
         for state, new in updates.items():
             maker = makers.get(new)
-            if maker is not None and new not in taken:
+            role = Role.FORWARD if maker is None else maker.role
+            read = [op for op in _readers(readers, state) if op.role is role]
+            last = max([*read, *([] if maker is None else [maker])], key=lambda op: place[op.id], default=None)
+            if maker is not None and maker is last and new not in taken:
                 taken.add(new)
                 self.updates[state] = new
                 continue
             copy = self.updates[state] = f"{state}.next"
             self.original_of[copy] = new
-            role, module, place = (Role.FORWARD, "", "") if maker is None else (maker.role, maker.module, maker.id)
-            behind.setdefault(place, []).append(Op(id=copy, target=_CLONE, args=(Ref(new),), outputs=(copy,), role=role, module=module))
-            if maker is not None:
-                self.maker_of[copy] = maker.id
-        self.ops = behind.get("", [])
+            module = "" if last is None else last.module
+            copies.setdefault("" if last is None else last.id, []).append(
+                Op(id=copy, target=_CLONE, args=(Ref(new),), outputs=(copy,), role=role, module=module)
+            )
+            if last is not None:
+                self.behind[copy] = last.id
+        self.ops = copies.get("", [])
         for op in ops:
-            self.ops += [op, *behind.get(op.id, ())]
+            self.ops += [op, *copies.get(op.id, ())]

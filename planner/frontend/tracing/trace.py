@@ -38,6 +38,7 @@ from planner.frontend.tracing.hooks import BackwardHooks
 from planner.frontend.tracing.lookup import sparse_lookups
 from planner.frontend.tracing.recorder.record import Recorder
 from planner.frontend.tracing.recorder.sharing import refuse_shared_memory
+from planner.frontend.tracing.recorder.traced import NotRecordable
 from planner.frontend.tracing.repeat import Results, fit_buffers, refuse_other_next_step
 from planner.frontend.tracing.stamp import Stamper
 from planner.frontend.tracing.untouched import (
@@ -246,13 +247,15 @@ def capture(step: Step, micro_batches: int) -> Capture:
         except InvalidForBothTracers:
             raise
         except RegistaError as error:
-            # make_fx serves, or says better why the module cannot be traced, unless a value decides
+            # make_fx serves, or says better why the module cannot be traced, unless the recorder knows more values or has met a fault of the module
             snapshot.restore()
+            cause = error.__cause__
             try:
-                captured = replace(work.traced(Tracer.MAKE_FX), refusal=first_line(error.__cause__ or error))
-            except RegistaError:
-                if is_of_values(error.__cause__):
-                    raise error from error.__cause__
+                captured = replace(work.traced(Tracer.MAKE_FX), refusal=first_line(cause or error))
+            except RegistaError as other:
+                has_met_a_fault = cause is not None and not isinstance(cause, NotRecordable)
+                if is_of_values(cause) or (has_met_a_fault and is_of_values(other.__cause__)):
+                    raise error from cause
                 raise
         left_alone = refuse_other_next_step(_results(captured), snapshot, lambda: _results(work.traced(captured.tracer, lines=True)))
         places = len(captured.parameters), 1 + len(captured.trained) + len(captured.outputs)

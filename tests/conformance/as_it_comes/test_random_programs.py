@@ -8,6 +8,7 @@ import torch
 from experiments.random_programs.compared import PROGRAMS, Status, compared
 from experiments.random_programs.nets import random_net
 from experiments.random_programs.sequences import random_sequence_model
+from experiments.random_programs.states import random_model_with_state
 from experiments.random_programs.trainings import random_training
 
 SEEDS = range(16)
@@ -28,6 +29,7 @@ def test_a_seed_makes_the_same_program() -> None:
     assert first.names == second.names
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     assert random_sequence_model(7).names == random_sequence_model(7).names
+    assert random_model_with_state(7).names == random_model_with_state(7).names
     assert random_training(7).names == random_training(7).names
     assert random_training(7).ways == random_training(7).ways
 
@@ -35,3 +37,4 @@ def test_a_seed_makes_the_same_program() -> None:
 def test_no_two_of_the_first_models_have_the_same_parts() -> None:
     assert len({random_net(seed).names for seed in SEEDS}) == len(SEEDS)
     assert len({random_sequence_model(seed).names for seed in SEEDS}) == len(SEEDS)
+    assert len({random_model_with_state(seed).names for seed in SEEDS}) == len(SEEDS)

@@ -83,7 +83,14 @@ def one_value_twice(m: Leaving, made: Tensor, x: Tensor) -> None:
     m.teacher.data.copy_(mean)
 
 
+def what_was_made_before_the_old_is_read(m: Leaving, made: Tensor, x: Tensor) -> None:
+    mean = made.detach().mean(0)
+    m.high = (m.high + m.low * x.mean()).detach()
+    m.low = mean
+
+
 LEFT = [
+    what_was_made_before_the_old_is_read,
     another_buffer,
     in_turn,
     a_buffer_and_its_next_value,
@@ -100,7 +107,7 @@ WHOLE: Mapping[str, Any] = {"pins": ["input.*=S(0)"]}
 @pytest.mark.parametrize(
     ("leave", "options"),
     [
-        *((leave, WHOLE) for leave in (*LEFT, the_batch, the_batch_itself)),
+        *((leave, WHOLE | zero) for leave in (*LEFT, the_batch, the_batch_itself) for zero in ({}, {"zero": 3})),
         *((leave, {"micro_batches": 2, "stages": stages}) for leave in LEFT for stages in (1, 2)),
     ],
 )
