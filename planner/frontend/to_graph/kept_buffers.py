@@ -4,6 +4,7 @@
        '<--- new value --> clone --> all that read the new one   behind the op that computes it
 
 The state has one block.  Were backward to read it, forward could not write the new value before backward has ended, and would wait for ever.
+Of what reads it in its own pass, nothing may stand behind the op that makes the new value, for the same reason (OwnValues).
 """
 
 from __future__ import annotations

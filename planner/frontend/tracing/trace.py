@@ -366,11 +366,11 @@ class _Work:
 
 def _recorded(step: _StepFunction, stamper: Stamper, arguments: _Inputs, state: Sequence[str]) -> tuple[fx.Graph, Mapping[str, Tensor]]:
     recorder = Recorder(decomposition_table(), stamper.stamp)
-    groups: list[_Values] = [[recorder.placeholder(*given) for given in group] for group in arguments]
+    groups = [[recorder.placeholder(*given) for given in group] for group in arguments]
     stamper.begin(recorder.graph)
     with as_in_make_fx(), recorder:
-        results = step(*map(list, groups))
-    refuse_shared_memory(state, [*results[2], *results[1]])
+        results = step(*[list[Tensor](group) for group in groups])
+    refuse_shared_memory(state, [*groups[0], *groups[1]], [*results[2], *results[1]])
     recorder.output([tensor for group in results for tensor in group])
     return recorder.graph, recorder.constants
 

@@ -99,5 +99,6 @@ def refuse_written(kept: Sequence[Kept], graph: fx.Graph) -> None:
             raise InvalidForBothTracers(
                 f"the value of {each.name} decides what {each.asked} does, and the step changes it: the next step may be another "
                 "one, but a plan repeats the first for ever; where it says whether something is initialized, run the module once on a batch "
-                "before it is planned; else compute with torch.where"
+                "before it is planned; where it is a place in a buffer, index by tensors (queue[:, (place + torch.arange(n)) % size] = keys); "
+                "else compute with torch.where"
             )

@@ -1,4 +1,4 @@
-"""What a step leaves in its state: an input, a parameter, a constant or another state's value is copied; what would share memory is refused."""
+"""What a step leaves in its state: an input, a parameter, a constant or another state's value is copied; what is written twice is refused."""
 
 from __future__ import annotations
 
@@ -89,7 +89,13 @@ def what_was_made_before_the_old_is_read(m: Leaving, made: Tensor, x: Tensor) ->
     m.low = mean
 
 
+def one_tensor(m: Leaving, made: Tensor, x: Tensor) -> None:
+    """Nothing is written in place, so that it does not matter that the two share memory."""
+    m.low = m.high = made.detach().mean(0)
+
+
 LEFT = [
+    one_tensor,
     what_was_made_before_the_old_is_read,
     another_buffer,
     in_turn,
@@ -124,18 +130,24 @@ def the_weight(m: Leaving, made: Tensor, x: Tensor) -> None:
     m.low = m.weight.detach()
 
 
-def one_tensor(m: Leaving, made: Tensor, x: Tensor) -> None:
+def one_tensor_that_is_written(m: Leaving, made: Tensor, x: Tensor) -> None:
+    m.low.add_(1)
     m.low = m.high = made.detach().mean(0)
 
 
-def parts_of_one(m: Leaving, made: Tensor, x: Tensor) -> None:
+def a_part_of_what_is_written(m: Leaving, made: Tensor, x: Tensor) -> None:
+    m.last.mul_(0.5)
     m.last = made.detach()
     m.low = m.last[0]
 
 
 @pytest.mark.parametrize(
     ("leave", "of"),
-    [(the_weight, "low the memory of weight"), (one_tensor, "high the memory of low"), (parts_of_one, "last the memory of low")],
+    [
+        (the_weight, "low the memory of weight"),
+        (one_tensor_that_is_written, "high the memory of low"),
+        (a_part_of_what_is_written, "last the memory of low"),
+    ],
 )
 def test_state_that_would_share_memory_is_refused_with_the_way_out(leave: Callable[[Leaving, Tensor, Tensor], None], of: str) -> None:
     """In torch a write into the one would be one into the other, which a plan keeps apart."""
