@@ -206,7 +206,8 @@ class _Traced(nn.Module):
         if scale_of_loss:
             seed = (scale_of_loss[0] / self._micro_batches).to(value.dtype)
         gradients = torch.autograd.grad(value, list(wanted.values()), seed, allow_unused=True)
-        of_trained = {name: grad if scale == 1 else grad * scale for name, grad in zip(wanted, gradients, strict=True) if grad is not None}
+        whole = {name: _with_own(grad, wanted[name]) for name, grad in zip(wanted, gradients, strict=True)}
+        of_trained = {name: grad if scale == 1 else grad * scale for name, grad in whole.items() if grad is not None}
         if not of_trained:
             raise InvalidProgram(_UNREACHED)
         self._trained.extend(of_trained)
@@ -229,6 +230,12 @@ class _Traced(nn.Module):
                 )
             outputs = {**outputs, name: self._checks.added_to(outputs[name])}
         return [torch.zeros(()) if value is None else self._checks.added_to(value), *outputs.values()]
+
+
+def _with_own(gradient: Tensor | None, parameter: Tensor) -> Tensor | None:
+    """A gradient, and what a backward pass within the backward pass has added to the parameter's itself, as reversible blocks do."""
+    own = parameter.grad if parameter.is_leaf else None
+    return own if gradient is None else gradient if own is None else gradient + own
 
 
 _UNREACHED = "the loss does not depend on any trainable parameter; look for no_grad() or detach() on its way"
