@@ -39,6 +39,7 @@ from planner.frontend.tracing.lookup import sparse_lookups
 from planner.frontend.tracing.recorder.record import Recorder
 from planner.frontend.tracing.recorder.sharing import refuse_shared_memory
 from planner.frontend.tracing.recorder.traced import NotRecordable
+from planner.frontend.tracing.refusals import InvalidForBothTracers
 from planner.frontend.tracing.repeat import Results, fit_buffers, refuse_other_next_step
 from planner.frontend.tracing.stamp import Stamper
 from planner.frontend.tracing.untouched import (
@@ -52,7 +53,7 @@ from planner.frontend.tracing.untouched import (
     without_data_writes,
     without_reentrance,
 )
-from planner.frontend.tracing.values import InvalidForBothTracers, explained, first_line, is_of_values
+from planner.frontend.tracing.values import explained, first_line, is_of_values
 from planner.ir.errors import InvalidProgram, RegistaError
 from planner.ir.graph import Mode
 

@@ -8,7 +8,7 @@ from planner.frontend.tracing.checks.draws import DrawDecides
 from planner.frontend.tracing.source import raising_line, shown_line
 from planner.ir.errors import InvalidProgram
 
-__all__ = ["InvalidForBothTracers", "explained", "first_line", "is_of_values", "usual_rewrite"]
+__all__ = ["explained", "first_line", "is_of_values", "usual_rewrite"]
 
 _BY_EXPERT = "in a loop over experts use the module's own batched or grouped form (Hugging Face: experts_implementation='grouped_mm' or 'batched_mm')"
 _REWRITES = {
@@ -24,10 +24,6 @@ _REWRITES = {
     "_assert": "take the check out of forward, or make it before the step",
 }
 _ANY = "replace if/int()/item()/nonzero on tensors by torch.where or a mask"
-
-
-class InvalidForBothTracers(InvalidProgram):
-    """A refusal that the other tracer would say worse, or not see."""
 
 
 def usual_rewrite(text: str) -> str:

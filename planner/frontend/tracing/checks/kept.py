@@ -19,8 +19,8 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from planner.frontend.tracing.checks.known import STATE, node_of
+from planner.frontend.tracing.refusals import InvalidForBothTracers
 from planner.frontend.tracing.source import calling_line
-from planner.frontend.tracing.values import InvalidForBothTracers
 
 __all__ = ["Kept", "kept_of", "refuse_written"]
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from planner.frontend.tracing.recorder.traced import Traced
-from planner.frontend.tracing.values import InvalidForBothTracers
+from planner.frontend.tracing.refusals import InvalidForBothTracers
 
 __all__ = ["refuse_shared_memory"]
 
