@@ -3,7 +3,8 @@
     parameters, buffers, micro-batch --> functional_call --> loss --> autograd.grad --> loss, gradients, new buffers
 
 Two tracers give the same graph.  Ours (recorder/) is five to ten times quicker.  Where it cannot serve (a complex literal that is conjugated, an op
-that writes and has no functional twin of its name), make_fx does: functionalization runs between autograd and torch's tracer, so writes in place arrive here as new values.
+that writes and has no functional twin of its name), make_fx does: functionalization runs between autograd and torch's tracer, so writes in place
+arrive here as new values.
 The Capture says which of the two served, and why the recorder did not.
 The optimizer is not traced: it is one op per parameter, and to_graph/finish.py writes it behind the accumulations.
 """
