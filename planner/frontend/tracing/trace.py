@@ -223,7 +223,7 @@ class _Traced(nn.Module):
             value = _loss_in_returned(loss, returned, targets) if self.has_loss else None
         outputs = asked.of(returned, value)
         self.outputs = tuple(outputs)
-        if value is None and self._checks.results:
+        if value is None and self._checks.present:
             # Nobody reads the 0 in place of a loss.
             name = next((name for name, output in outputs.items() if output.is_floating_point()), None)
             if name is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NoReturn
 
+import matrix
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,11 +13,16 @@ from interpret import interpret
 from oracle import Outcome, train_eagerly
 from torch import Tensor, nn
 
+import regista
+from backend.reference import perform
 from planner.frontend import SGD, AdamW, Program
+from planner.ir.errors import InvalidProgram
 from planner.ir.graph import LogicalGraph
 from zoo import ZOO
 
-__all__ = ["RNG", "SMALL", "X", "Y", "Around", "around", "assert_close", "assert_transparent", "mse", "zoo"]
+__all__ = [
+    "RNG", "SMALL", "X", "Y", "Around", "around", "assert_close", "assert_transparent", "assert_two_devices_train_as_one", "closed", "mse", "zoo",
+]  # fmt: skip
 
 SMALL = {
     "mlp": {"batch": 8, "width": 16, "hidden": 32},
@@ -63,6 +70,18 @@ def assert_close(outcome: Outcome, expected: Outcome, *, parameters: float = 1e-
         assert values.keys() == wanted.keys()
         for name, value in wanted.items():
             torch.testing.assert_close(values[name], value, rtol=1e-5, atol=atol, msg=lambda text, n=name: f"{n}: {text}")
+
+
+def closed(*_: object) -> NoReturn:
+    """In the place of a tracer that is not to serve."""
+    raise InvalidProgram("closed")
+
+
+def assert_two_devices_train_as_one(program: Program) -> None:
+    """A data-parallel plan, performed for two steps."""
+    plan = regista.plan(program, "local:2", pins=["input.*=S(0)"])
+    outcome = perform(plan, program.initial_state(), program.batch, 2, gradients=True)
+    matrix.assert_transparent(outcome, train_eagerly(program, 1, 2))
 
 
 def assert_transparent(program: Program, micro_batches: int, steps: int = 3, *, parameters: float = 1e-6) -> LogicalGraph:

@@ -52,6 +52,11 @@ class Checks:
         text = ", called by ".join(("'torch._check_tensor_all(...)'", *calling_functions(2)))
         self.results.append(torch.ops.regista.check(mask, True, text))
 
+    @property
+    def present(self) -> bool:
+        """Whether there are any, those of state among them."""
+        return bool(self.results) or any(kept.asked for kept in self.kept)
+
     def added_to(self, value: Tensor) -> Tensor:
         """The value, which now depends on all checks, those among them that state has the values that were asked for."""
         self.results += [made for kept, traced in self.kept.items() if (made := kept.check(traced)) is not None]
@@ -121,7 +126,7 @@ def shown(tensor: Tensor) -> str:
 
 
 def answer(tensor: Tensor, depth: int = 2) -> bool | None:
-    """The truth value of a tensor during tracing; None: it depends on values that are unknown then.
+    """What ``bool(tensor)`` is while a step is traced; None: it depends on data that is not there yet.
 
     Args:
         depth: how many frames above this one the statement is that asks for it.

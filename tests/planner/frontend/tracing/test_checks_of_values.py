@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from planner.frontend.tracing import trace
 from planner.ir.errors import CheckFailed, InvalidProgram, WorkerFailed
 from planner.ir.graph import Op
 from regista.padded.asked import as_padded
-from tests.planner.frontend.programs import around, mse
+from tests.planner.frontend.programs import around, assert_two_devices_train_as_one, closed, mse
 from tests.planner.frontend.tracing.asking import (
     PERFORMED,
     REFUSED,
@@ -77,10 +77,6 @@ def checks(ask: Callable[[Tensor], object]) -> list[Op]:
     return [op for op in program(ask).graph().ops if op.target == CHECK]
 
 
-def closed(*_: object) -> NoReturn:
-    raise InvalidProgram("closed")
-
-
 @pytest.mark.parametrize("ask", PERFORMED)
 @pytest.mark.parametrize("other", ["_recorded", "_made_fx"])
 def test_a_step_with_checks_trains_as_in_torch_whichever_tracer_made_it(
@@ -88,9 +84,8 @@ def test_a_step_with_checks_trains_as_in_torch_whichever_tracer_made_it(
 ) -> None:
     monkeypatch.setattr(trace, other, closed)
     source = program(ask)
-    plan = regista.plan(source, "local:2", pins=["input.*=S(0)"])
     assert checks(ask)
-    assert_transparent(perform(plan, source.initial_state(), source.batch, 2, gradients=True), train_eagerly(source, 1, 2))
+    assert_two_devices_train_as_one(source)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +178,7 @@ def test_the_loss_of_gaussians_is_that_of_torch() -> None:
     torch.manual_seed(0)
     x, y = torch.randn(8, 8), torch.randn(8, 8)
     source = Program(TwoHeads(), (x, y), lambda out, target: nn.GaussianNLLLoss()(out[0], target, out[1]))
-    plan = regista.plan(source, "local:2", pins=["input.*=S(0)"])
-    assert_transparent(perform(plan, source.initial_state(), source.batch, 2, gradients=True), train_eagerly(source, 1, 2))
+    assert_two_devices_train_as_one(source)
 
 
 @pytest.mark.parametrize("ask", REFUSED)
@@ -245,8 +239,7 @@ def skipping(p: float, ask: Callable[[Tensor, float], object], by_fx: bool) -> P
 def test_layers_that_are_skipped_with_probability_0_are_all_there(ask: Callable[[Tensor, float], object], by_fx: bool) -> None:
     source = skipping(0.0, ask, by_fx)
     assert source.tracer() is (trace.Tracer.MAKE_FX if by_fx else trace.Tracer.RECORDER)
-    plan = regista.plan(source, "local:2", pins=["input.*=S(0)"])
-    assert_transparent(perform(plan, source.initial_state(), source.batch, 2, gradients=True), train_eagerly(source, 1, 2))
+    assert_two_devices_train_as_one(source)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.9])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from backend.reference import perform
 from planner.frontend import Program
 from planner.frontend.tracing import trace
 from planner.ir.errors import CheckFailed, InvalidProgram
-from tests.planner.frontend.programs import mse
+from tests.planner.frontend.programs import assert_two_devices_train_as_one, closed, mse
 
 
 class Keeping(nn.Module):
@@ -84,10 +83,6 @@ BY_BOTH = [a_flag, a_flag_of_several, an_item, a_length, a_frozen_parameter]
 BY_THE_RECORDER = [a_list, places, a_mask_as_index, a_mask_of_a_constant, equality]
 
 
-def closed(*_: object) -> NoReturn:
-    raise InvalidProgram("closed")
-
-
 @pytest.mark.parametrize(
     ("ask", "other"), [*((ask, "_made_fx") for ask in (*BY_BOTH, *BY_THE_RECORDER)), *((ask, "_recorded") for ask in BY_BOTH)]
 )
@@ -96,8 +91,7 @@ def test_a_step_that_asks_state_which_it_does_not_change_trains_as_in_torch(
 ) -> None:
     monkeypatch.setattr(trace, other, closed)
     source = program(ask)
-    plan = regista.plan(source, "local:2", pins=["input.*=S(0)"])
-    assert_transparent(perform(plan, source.initial_state(), source.batch, 2, gradients=True), train_eagerly(source, 1, 2))
+    assert_two_devices_train_as_one(source)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +106,15 @@ def test_a_run_that_begins_from_another_value_ends_with_who_asked_for_it(ask: Ca
         CheckFailed, match=rf"'{name} is as it was when the plan was made', for 'return .*' in test_kept_values.py asked for it"
     ):
         perform(plan, state, source.batch, 1)
+
+
+def test_an_evaluation_without_loss_checks_state_too() -> None:
+    source = Program(Keeping(a_flag), (torch.randn(4, 8),)).evaluating(True)
+    plan = regista.plan(source, "local:2", mode="eval", outputs=True)
+    state = source.initial_state()
+    assert perform(plan, state, source.batch, 1).outputs
+    with pytest.raises(CheckFailed, match="'ready is as it was when the plan was made'"):
+        perform(plan, state | {"ready": ~state["ready"]}, source.batch, 1)
 
 
 def test_state_is_checked_once_however_often_it_is_asked() -> None:
@@ -213,8 +216,7 @@ def test_a_module_that_its_first_batch_has_initialized_trains_as_in_torch() -> N
         Program(module, (x, x), mse).graph()
     module(x)
     source = Program(module, (x, x), mse)
-    plan = regista.plan(source, "local:2", pins=["input.*=S(0)"])
-    assert_transparent(perform(plan, source.initial_state(), source.batch, 2, gradients=True), train_eagerly(source, 1, 2))
+    assert_two_devices_train_as_one(source)
 
 
 class GraphConvolution(nn.Module):

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
 
 import pytest
 import torch
-from matrix import assert_transparent
-from oracle import train_eagerly
 from torch import Tensor, nn
 
-import regista
-from backend.reference import perform
 from planner.frontend import Program
 from planner.frontend.tracing import trace
 from planner.ir.errors import InvalidProgram
-from tests.planner.frontend.programs import mse
+from tests.planner.frontend.programs import assert_two_devices_train_as_one, closed, mse
 
 
 class Asking(nn.Module):
@@ -94,18 +89,13 @@ BY_BOTH = [grids, largest, element, steps, spread, written]
 """make_fx, which serves where the recorder cannot, knows the values of what is made in forward; of nonzero and the like it knows none."""
 
 
-def closed(*_: object) -> NoReturn:
-    raise InvalidProgram("closed")
-
-
 @pytest.mark.parametrize(("ask", "other"), [*((ask, "_made_fx") for ask in KNOWN), *((ask, "_recorded") for ask in BY_BOTH)])
 def test_a_step_that_asks_constants_trains_as_in_torch(
     ask: Callable[[Asking, Tensor], float], other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace, other, closed)
     source = program(ask)
-    plan = regista.plan(source, "local:2", pins=["input.*=S(0)"])
-    assert_transparent(perform(plan, source.initial_state(), source.batch, 2, gradients=True), train_eagerly(source, 1, 2))
+    assert_two_devices_train_as_one(source)
 
 
 def of_the_batch(_: Asking, x: Tensor) -> float:
