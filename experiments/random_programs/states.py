@@ -84,7 +84,7 @@ def _taught(m: _Stateful, x: Tensor) -> Tensor:
 
 
 def _copied(m: _Stateful, x: Tensor) -> Tensor:
-    """A teacher that is the student of the step before."""
+    """A frozen copy of a trained layer, overwritten with the layer's weights in every step."""
     student, teacher = m.layers
     made: Tensor = student(x) - teacher(x).detach()
     for trained, following in zip(student.parameters(), teacher.parameters(), strict=True):

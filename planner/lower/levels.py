@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from planner.ir.graph import LogicalGraph, Op, Role
-from planner.opset import is_view, known_targets
+from planner.opset import readers_with_views
 from planner.stages.staged import region_of
 
 __all__ = ["FragmentKey", "fragment_keys"]
@@ -139,8 +139,9 @@ def _levels(
         update = region[op.id][1] is Role.UPDATE
         made = [(producers[v], num_moves(op, v)) for v in dict.fromkeys(op.inputs) if v in producers]
         # Levels of updates count communications between updates only, because the step's forward and backward parts read no update.
-        level[op.id] = max((level[p.id] + n for p, n in made if not update or region[p.id][1] is Role.UPDATE), default=0)
-        level[op.id] = max(level[op.id], *(level.get(reader, 0) for reader in readers_before.get(op.id, ())), 0)
+        earliest = [level[p.id] + n for p, n in made if not update or region[p.id][1] is Role.UPDATE]
+        earliest += [level.get(reader, 0) for reader in readers_before.get(op.id, ())]
+        level[op.id] = max(earliest, default=0)
     consumers = graph.consumers()
     for op in reversed(graph.ops):
         if region[op.id][1] is Role.UPDATE:
@@ -161,11 +162,7 @@ def _readers_before(graph: LogicalGraph, producers: Mapping[str, Op], region: Ma
         writer = producers.get(new)
         if writer is None or region[writer.id][1] is Role.UPDATE:
             continue
-        waiting = [state]
-        while waiting:
-            for op in consumers[waiting.pop()]:
-                if region[op.id] == region[writer.id] and op.id != writer.id:
-                    readers.setdefault(writer.id, set()).add(op.id)
-                if op.target in known_targets() and is_view(op):
-                    waiting += [value for value in op.outputs if value is not None]
+        for op in readers_with_views(consumers, state):
+            if region[op.id] == region[writer.id] and op.id != writer.id:
+                readers.setdefault(writer.id, set()).add(op.id)
     return readers

@@ -7,7 +7,7 @@ import torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from planner.ir.errors import InvalidPlan
@@ -33,6 +33,7 @@ __all__ = [
     "known_targets",
     "local_types",
     "localize",
+    "readers_with_views",
     "signatures",
     "traffic_bytes",
 ]
@@ -152,6 +153,22 @@ def traffic_bytes(op: Op, types: Mapping[str, TensorType]) -> int:
 def is_view(op: Op) -> bool:
     """True if the output aliases the input, so that the op moves nothing."""
     return _spec(op).kind is Kind.VIEW
+
+
+def readers_with_views(readers: Mapping[str, Sequence[Op]], value: str) -> Iterator[Op]:
+    """Ops that read a value or a view of it: a view is made anew wherever it is read.
+
+    Args:
+        readers: value -> the ops that read it itself.
+    """
+    waiting, seen = [value], {value}
+    while waiting:
+        for op in readers.get(waiting.pop(), ()):
+            yield op
+            if op.target in known_targets() and is_view(op):
+                fresh = [out for out in op.outputs if out is not None and out not in seen]
+                seen.update(fresh)
+                waiting.extend(fresh)
 
 
 def is_creation(op: Op) -> bool:

@@ -225,8 +225,7 @@ def _randint_like_low(self: Tensor, low: int, high: int, *, dtype: torch.dtype |
 
 
 def _randperm(n: int, *, dtype: torch.dtype | None = torch.int64, **_: object) -> Tensor:
-    order = uniform([n], torch.float64).argsort()
-    return order if dtype in (None, torch.int64) else order.to(dtype)
+    return uniform([n], torch.float64).argsort().to(dtype or torch.int64)
 
 
 def _random(self: Tensor, from_: int, to: int | None, *, generator: object = None) -> Tensor:

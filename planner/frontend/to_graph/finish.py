@@ -84,26 +84,11 @@ def finished(body: Body, update: Update | None) -> LogicalGraph:
     if not any(body.loss in op.outputs for op in ops):
         raise InvalidProgram("the loss is one of the step's inputs, not computed from them; there is nothing to train")
     own = OwnValues(ops, body.updates)
-    body = replace(
-        body,
-        updates=own.updates,
-        places=dict(body.places) | {copy: body.places[own.behind[copy]] if copy in own.behind else 0 for copy in own.original_of},
-        forward_of=dict(body.forward_of) | {copy: body.forward_of[op] for copy, op in own.behind.items() if op in body.forward_of},
-        types=dict(body.types) | {copy: body.types[value] for copy, value in own.original_of.items()},
-    )
+    body = replace(_with_copies(body, own.original_of, own.behind), updates=own.updates)
     kept = kept_buffers(own.ops, body.updates)
-    ops = kept.ops
-    body = replace(
-        body,
-        places=dict(body.places) | {copy: body.places[op] for copy, op in kept.beside.items()},
-        types=dict(body.types) | {copy: body.types[value] for copy, value in kept.original_of.items()},
-    )
-    ops, copies = with_output_ops(ops, body.outputs)
-    body = replace(
-        body,
-        places=dict(body.places) | dict.fromkeys(copies, 0),
-        types=dict(body.types) | {copy: body.types[value] for copy, value in copies.items()},
-    )
+    body = _with_copies(body, kept.original_of, kept.beside)
+    ops, copies = with_output_ops(kept.ops, body.outputs)
+    body = _with_copies(body, copies, {})
     numbered = _numbered(ops, body)
     read = {value for op in ops for value in op.inputs}
     inputs = [i for i in body.inputs if i.kind not in (InputKind.CONSTANT, InputKind.RANDOM, InputKind.LOSS_SCALE) or i.value in read]
@@ -112,6 +97,20 @@ def finished(body: Body, update: Update | None) -> LogicalGraph:
     graph = _with_end(Appended(update or Update(groups=()), numbered, inputs, types), body)
     graph.verify()
     return graph
+
+
+def _with_copies(body: Body, original_of: Mapping[str, str], beside: Mapping[str, str]) -> Body:
+    """The body with places and types of copies.
+
+    Args:
+        original_of: copy -> the value that it copies; a copy is named as its op.   beside: copy -> the op that it stands beside; absent: none.
+    """
+    return replace(
+        body,
+        places=dict(body.places) | {copy: body.places[beside[copy]] if copy in beside else 0 for copy in original_of},
+        forward_of=dict(body.forward_of) | {copy: body.forward_of[op] for copy, op in beside.items() if op in body.forward_of},
+        types=dict(body.types) | {copy: body.types[value] for copy, value in original_of.items()},
+    )
 
 
 def _trained(body: Body, update: Update) -> Body:

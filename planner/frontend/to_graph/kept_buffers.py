@@ -9,10 +9,10 @@ Of what reads it in its own pass, nothing may stand behind the op that makes the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from planner.ir.graph import Op, Ref, Role
-from planner.opset import is_view, known_targets
+from planner.opset import readers_with_views
 
 __all__ = ["KeptBuffers", "OwnValues", "kept_buffers"]
 
@@ -52,29 +52,22 @@ def kept_buffers(ops: Sequence[Op], updates: Mapping[str, str]) -> KeptBuffers:
     """
     role_of = {value: op.role for op in ops for value in op.outputs if value is not None}
     updated = {buffer: new for buffer, new in updates.items() if role_of.get(new) is Role.FORWARD}
-    readers: dict[str, list[Op]] = {}
-    for op in ops:
-        for value in dict.fromkeys(op.inputs):
-            readers.setdefault(value, []).append(op)
+    readers = _readers_of_each(ops)
     copied = [
         value
         for buffer, new in updated.items()
         for value, roles in ((buffer, {Role.BACKWARD}), (new, {Role.BACKWARD, Role.FORWARD}))
-        if any(op.role in roles for op in _readers(readers, value))
+        if any(op.role in roles for op in readers_with_views(readers, value))
     ]
     return KeptBuffers(ops, list(dict.fromkeys(copied)))
 
 
-def _readers(readers: Mapping[str, Sequence[Op]], value: str) -> Iterator[Op]:
-    """Ops that read the value or a view of it: a view is made anew wherever it is read.   readers: of each value itself."""
-    waiting, seen = [value], {value}
-    while waiting:
-        for op in readers.get(waiting.pop(), ()):
-            yield op
-            if op.target in known_targets() and is_view(op):
-                fresh = [out for out in op.outputs if out is not None and out not in seen]
-                seen.update(fresh)
-                waiting.extend(fresh)
+def _readers_of_each(ops: Sequence[Op]) -> dict[str, list[Op]]:
+    readers: dict[str, list[Op]] = {}
+    for op in ops:
+        for value in dict.fromkeys(op.inputs):
+            readers.setdefault(value, []).append(op)
+    return readers
 
 
 class OwnValues:
@@ -92,10 +85,7 @@ class OwnValues:
     def __init__(self, ops: Sequence[Op], updates: Mapping[str, str]) -> None:
         makers = {value: op for op in ops for value in op.outputs if value is not None}
         place = {op.id: number for number, op in enumerate(ops)}
-        readers: dict[str, list[Op]] = {}
-        for op in ops:
-            for value in dict.fromkeys(op.inputs):
-                readers.setdefault(value, []).append(op)
+        readers = _readers_of_each(ops)
         self.updates: dict[str, str] = {}
         self.original_of: dict[str, str] = {}
         self.behind: dict[str, str] = {}
@@ -104,7 +94,7 @@ class OwnValues:
         for state, new in updates.items():
             maker = makers.get(new)
             role = Role.FORWARD if maker is None else maker.role
-            read = [op for op in _readers(readers, state) if op.role is role]
+            read = [op for op in readers_with_views(readers, state) if op.role is role]
             last = max([*read, *([] if maker is None else [maker])], key=lambda op: place[op.id], default=None)
             if maker is not None and maker is last and new not in taken:
                 taken.add(new)

@@ -26,7 +26,7 @@ __all__ = ["Kept", "kept_of", "refuse_written"]
 
 
 class Kept:
-    """One such tensor.
+    """A buffer or frozen parameter whose value forward may ask for while it is traced.
 
     tensor: of the module, with its value.   node: what it is at the beginning of the step.
     asked: the line of the user's that asked for it first, and its file; empty: none.
@@ -44,7 +44,7 @@ class Kept:
             return None if bool((value != value).any()) else value
 
     def ask(self) -> None:
-        """Its value has decided something."""
+        """Note that the line of the user's that runs now has asked for its value."""
         line = calling_line()
         self.asked = self.asked or ("torch's own code" if line is None else f"'{linecache.getline(*line).strip()}' in {Path(line[0]).name}")
 
@@ -54,11 +54,14 @@ class Kept:
         Args:
             traced: what it is now.
         """
-        value = self.value() if self.asked else None
+        if not self.asked:
+            return None
         if isinstance(traced, FunctionalTensor):
             torch._sync(traced)  # type: ignore[attr-defined, no-untyped-call]
-        if value is None or node_of(traced) is not self.node:
+        if node_of(traced) is not self.node:
             return None
+        value = self.value()
+        assert value is not None
         if value.numel() == 1:
             with _disable_current_modes():
                 number = value.item()

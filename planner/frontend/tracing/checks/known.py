@@ -41,10 +41,10 @@ def node_of(tensor: Tensor) -> fx.Node | None:
 
 
 def known(tensor: Tensor, *, state: bool = False) -> Tensor | None:
-    """Its value; None: it depends on more than constants, or on so many that nobody means to ask for it.
+    """The value of a traced tensor that is computed of constants alone; else, or of more than a thousand ops, None.
 
     Args:
-        state: values of state that no step changes are known, too; which of it is asked for is noted.
+        state: buffers and frozen parameters count as constants, and are noted as asked for.
     """
     node = node_of(tensor)
     ancestors = None if node is None else _ancestors(node, state)
@@ -113,7 +113,7 @@ def of_known(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, obje
 
 
 def without_masks(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Indices in which masks that are known are the places where they are true, as ``x[:, mask]`` takes them."""
+    """The indices, each boolean mask whose value is known replaced by the places where it is true."""
     made: list[Tensor | None] = []
     for index in indices:
         mask = known(index, state=True) if index is not None and index.dtype in (torch.bool, torch.uint8) else None

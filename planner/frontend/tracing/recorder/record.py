@@ -197,7 +197,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return _Handling.VIEW
 
     def _value_of(self, func: OpOverload, args: Sequence[Any]) -> Any:
-        """What int(), item() and the like ask, and torch.equal.
+        """The Python value of ``item()``, ``int()`` or ``torch.equal`` on traced tensors.
 
         Raises:
             NotRecordable: it depends on more than constants and state that no step changes.

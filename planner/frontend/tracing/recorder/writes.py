@@ -44,7 +44,7 @@ def replace(old: Traced, new: Traced, twin: OpOverload, graph: fx.Graph, call: C
 
 
 def renew(traced: Traced, graph: fx.Graph, call: Call) -> None:
-    """Recompute a view of an earlier generation from the current value of its base.
+    """Recompute a view whose base has been written since the view was made.
 
     Raises:
         NotRecordable: it is of another graph, or asks for strides that the written tensor has not any more.
@@ -71,7 +71,11 @@ def _seen_by(view: View, base: Traced, aliases: Aliases, call: Call) -> Traced:
 
 
 def take_shape(tensor: object, view: object, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-    """The tensor becomes the view of itself, as squeeze_ makes it.   func, args, kwargs: the op and its operands behind the tensor."""
+    """Change a tensor's shape in place, as squeeze_ and transpose_ do.
+
+    Args:
+        view: what it becomes.   func, args, kwargs: the op and its operands behind the tensor.
+    """
     assert isinstance(tensor, Traced) and isinstance(view, Traced)
     before = torch._C._meta_in_tls_dispatch_include()
     torch._C._set_meta_in_tls_dispatch_include(True)  # the shape that C++ knows it by, as of any subclass [return_and_correct_aliasing]

@@ -180,7 +180,7 @@ class Queue(nn.Module):
 
 
 def test_what_reads_a_state_is_performed_before_its_new_value_is_made() -> None:
-    """Samples are gathered behind the new place, and only then written into the queue, at the old one: the plan was not live."""
+    """The next place needs no communication, the keys that are written at the old place do: the plan deadlocked."""
     torch.manual_seed(0)
     source = Program(Queue(), (torch.randn(4, 8), torch.randn(4, 8)))
     plan = regista.plan(source, "local:2", pins=["input.*=S(0)"], micro_batches=1)
