@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
 import io
 import json
@@ -45,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code (0 done, 1 a sweep that breaks its claim, 2 refused, 130 interrupted)."""
     if argv is None:
         gc.set_threshold(*gc.get_threshold()[:2], _YOUNG_PER_FULL)
+        # At the exit Python looks for garbage in all that torch has made: 0.3 s of a processor, to free what ends with the process
+        # [measured: from 0.43 to 0.12 s, 2026-11-29].
+        atexit.register(gc.freeze)
     given = list(sys.argv[1:] if argv is None else argv)
     # Read before the arguments are, which may be what is refused.
     as_json = "--json" in given

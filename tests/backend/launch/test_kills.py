@@ -34,7 +34,9 @@ from planner.ir.traces.trace import check_trace
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore:.*ranks on .* cores")]
 STEPS, MICRO_BATCHES, TIMEOUT_S = 40, 3, 3.0
 LIMIT_S = 10.0
-"""From the fault to the end of everything: the issue's limit; the timeout of a stopped process, and room to end."""
+"""From the fault to the end of everything: the issue's limit; the timeout of a stopped process, and room to end.  The time for which a process
+could have run, but other processes had the cores, is not counted: twenty busy neighbours on 2 cores stretch the launcher's exit from Python, 0.4 s,
+to 6 s [measured: 2026-11-29]."""
 KILLS = 6
 """At random times; `python -m experiments.kills` makes 200."""
 LAST_STAGE = 2
@@ -110,14 +112,16 @@ def test_a_fault_ends_every_process_within_the_limit(fault: signal.Signals, role
         time.sleep(0.02)
     everyone = living(launcher.pid)
     assert len(everyone) == (4 if where == "collective" else 6)  # launcher, fork server, workers
+    waited_before_s = {pid: _waited_for_a_core_s(pid) for pid in everyone}
     begin = time.monotonic()
     os.kill(launcher.pid if role == "launcher" else int(mark.read_text()), fault)
     # A launcher that stands still cannot end itself.
     others = everyone - {launcher.pid} if (role, fault) == ("launcher", signal.SIGSTOP) else everyone
-    while time.monotonic() < begin + LIMIT_S and (left := {p for p in others if _runs(p)}):
+    while left := {p for p in others if _runs(p)}:
+        waited_s = max(_waited_for_a_core_s(pid) - waited_before_s[pid] for pid in left)
+        assert time.monotonic() < begin + LIMIT_S + waited_s, f"{len(left)} processes are left after {LIMIT_S:g} s and {waited_s:g} s of waiting"
         launcher.poll()
         time.sleep(0.05)
-    assert not left, f"{len(left)} processes are left after {LIMIT_S:g} s"
     if (role, fault) == ("launcher", signal.SIGSTOP):
         os.kill(launcher.pid, signal.SIGCONT)
     _, said = launcher.communicate(timeout=30)
@@ -129,6 +133,14 @@ def test_a_fault_ends_every_process_within_the_limit(fault: signal.Signals, role
     # What was saved is whole; the save of step 15, which was under way, has left no checkpoint.  That of step 10 may be under way on another rank.
     saved = [verify(folder).step for folder in (scratch / "saves").glob("step-*")]
     assert sorted(saved) in ([5], [5, 10])
+
+
+def _waited_for_a_core_s(pid: int) -> float:
+    """For how long the process's main thread was ready to run and did not; 0 once it has ended, and where the system does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
 
 
 def _runs(pid: int) -> bool:
