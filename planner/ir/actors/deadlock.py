@@ -44,7 +44,10 @@ def explain_wait(plan: Plan, actors: Mapping[ActorId, Actor], gates: _Gates) -> 
         cheapest = min(full, key=lambda r: plan.block_bytes(plan.regst[r]))
         way_out = f"raise the quota of regst {cheapest} from {plan.regst[cheapest].quota} to {plan.regst[cheapest].quota + 1}"
     else:
-        way_out = "no quota is on the cycle, so the stream orders or the edges themselves contradict each other; lower the plan anew"
+        way_out = (
+            "no quota is on the cycle, so the stream orders or the edges themselves contradict each other: in a Plan that you wrote or changed, "
+            "put one of these tasks at another place of its stream's order; a Plan that 'regista plan' wrote is its fault: please report it"
+        )
     return f"the plan is not live (SEMANTICS 4.1), these actors wait for each other for ever: {story}; the way out: {way_out}"
 
 
