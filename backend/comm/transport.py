@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -101,6 +102,13 @@ def send_buffers(connection: socket.socket, buffers: Sequence[bytes | memoryview
             waiting[0] = waiting[0][sent:]
 
 
+class Through(Protocol):
+    """A quicker way to a peer than its sockets, for what is no payload (backend.comm.host.inbox)."""
+
+    def send(self, kind: Frame, frames: Sequence[tuple[int, int]]) -> int:
+        """Send (number of the task or link, number of the act); returns how many were taken, those in front."""
+
+
 class _Unread:
     """A control socket, written without waiting.  What it does not take at once a thread sends, which lives until all is sent.
 
@@ -161,6 +169,7 @@ class Mesh:
         self._links: dict[tuple[int, int], socket.socket] = {}
         self._locks: dict[int, threading.Lock] = {}
         self._controls: dict[int, _Unread] = {}
+        self._through: dict[int, Through] = {}
         self.closing = False
         peers = sorted(set(peers) - {rank})
         if not peers:
@@ -238,6 +247,10 @@ class Mesh:
             raise WorkerFailed(f"rank {self._rank}: rank {peer} ended before it handed over its blocks")
         return fds[0] if word == b"+" else -1
 
+    def send_through(self, peer: int, way: Through) -> None:
+        """Send ``peer`` by this way what it takes; the rest, and payloads, by its sockets."""
+        self._through[peer] = way
+
     def connections(self) -> list[tuple[int, int, socket.socket]]:
         """(peer, CONTROL or DATA, socket) of all."""
         return [(peer, channel, connection) for (peer, channel), connection in self._links.items()]
@@ -290,6 +303,10 @@ class Mesh:
         Raises:
             WorkerFailed: the peer is gone.
         """
+        if (through := self._through.get(peer)) is not None:
+            numbers = numbers[through.send(Frame.ACK, [(number, 0) for number in numbers]) :]
+            if not numbers:
+                return
         try:
             self._controls[peer].send(b"".join([HEADER.pack(Frame.ACK, number, 0) for number in numbers]))
         except OSError as error:
@@ -300,6 +317,10 @@ class Mesh:
         self._send(peer, [HEADER.pack(Frame.PAYLOAD, task, act), *buffers])
 
     def send_done(self, peer: int, task: int, act: int) -> None:
+        """Say that the payload of an act is complete.  Raises WorkerFailed: the peer is gone."""
+        through = self._through.get(peer)
+        if through is not None and through.send(Frame.DONE, [(task, act)]):
+            return
         self._send(peer, [HEADER.pack(Frame.DONE, task, act)])
 
     def _send(self, peer: int, buffers: Sequence[bytes | memoryview]) -> None:

@@ -1,6 +1,6 @@
 """What carries the bytes of a communicator: the calls that a collective is made of (backend.comm.collectives), on one rank.
 
-memory    processes of one host, on CPUs (backend.comm.host_wire)
+memory    processes of one host, on CPUs (backend.comm.host.wire)
 gloo      processes of several hosts, and ranks that share one GPU: NCCL refuses two ranks on one device
 NCCL      a GPU per rank; it reduces and scatters in one call.  No GPU has run it yet
 double    NCCL's rules without hardware (backend.comm.nccl_double)

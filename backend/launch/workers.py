@@ -97,11 +97,15 @@ class WorkerGroup:
         return self.ended
 
     def kill(self, rank: int | None = None) -> None:
-        """End one worker, or all that are left, at once (a stopped process takes no SIGTERM)."""
+        """End one worker, or all that are left, at once (a stopped process takes no SIGTERM).
+
+        Where the fork server has ended, so have they; why it ended, ``wait`` says.
+        """
         living = [] if self.ended else [r for r in range(self._ranks) if r not in self.exit_codes and rank in (r, None)]
         self.killed.update(living)
         if living:
-            self._client.send(message="kill", group=self._name, rank=rank)
+            with suppress(WorkerFailed):
+                self._client.send(message="kill", group=self._name, rank=rank)
 
 
 class ForkServerClient:

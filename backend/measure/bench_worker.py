@@ -17,8 +17,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from backend.acts.bookkeeper import BegunAct
-from backend.comm.host_groups import HostGroups
-from backend.comm.host_wire import SLOT_BYTES
+from backend.comm.host import inbox as inboxes
+from backend.comm.host.groups import HostGroups
+from backend.comm.host.inbox import Inbox
+from backend.comm.host.wire import SLOT_BYTES
 from backend.comm.transport import Frame, Mesh, receive_into, tensor_bytes
 from backend.comm.wires import GroupWire, Wire
 from backend.devices.cores import bind
@@ -87,10 +89,10 @@ class _Echo:
     """Rank 0 sends over the data and control sockets of a Mesh, rank 1 answers at once.
 
     Args:
-        looks: they read as workers do that have cores of their own (backend.worker.reading).
+        looks: they read as workers do that have cores of their own (backend.worker.reading).   inbox: of this rank, as such workers have.
     """
 
-    def __init__(self, mesh: Mesh, rank: int, looks: bool) -> None:
+    def __init__(self, mesh: Mesh, rank: int, looks: bool, inbox: Inbox | None) -> None:
         self._mesh, self._rank = mesh, rank
         self._came = threading.Semaphore(0)
         self._waiting = 0
@@ -100,7 +102,7 @@ class _Echo:
         if not looks:
             mesh.start_readers(self._on_control, self._on_data, lost)
             return
-        self._reader = SharedReader(mesh, self._on_control, self._on_data, lost, lambda: rank == 1 or self._waiting > 0)
+        self._reader = SharedReader(mesh, self._on_control, self._on_data, lost, lambda: rank == 1 or self._waiting > 0, inbox)
         if rank == 1:
             threading.Thread(target=self._reader.serve, args=(lambda: None, lambda acts: None), daemon=True).start()
 
@@ -112,7 +114,8 @@ class _Echo:
             self._came.release(len(numbers))
         return []
 
-    def _on_data(self, peer: int, connection: socket.socket, frame: Frame, task: int, act: int) -> list[BegunAct]:
+    def _on_data(self, peer: int, connection: socket.socket | None, frame: Frame, task: int, act: int) -> list[BegunAct]:
+        assert connection is not None  # a payload, which a socket brings
         receive_into(connection, tensor_bytes(torch.empty(task)))
         self._mesh.send_control(0, 0)
         return []
@@ -129,6 +132,7 @@ class _Echo:
 
     def _wait(self) -> None:
         while self._reader is not None and self._waiting:
+            self._reader.attend()
             self._reader.look(lambda acts: None)
         self._came.acquire()
 
@@ -157,8 +161,9 @@ def measure(folder: Path) -> dict[str, object]:
     result["collectives"] = lines
     result["transfer"], result["message_s"] = {}, 0.0
     if ranks > 1:
-        mesh = Mesh(rank, {1 - rank} if rank < 2 else (), store, options.run_id, key=key, unix=True, timeout_s=_TIMEOUT_S)
-        echo = _Echo(mesh, rank, bool(cores))
+        peers = {1 - rank} if rank < 2 else set[int]()
+        mesh = Mesh(rank, peers, store, options.run_id, key=key, unix=True, timeout_s=_TIMEOUT_S)
+        echo = _Echo(mesh, rank, bool(cores), inboxes.connect(mesh, peers, wanted=bool(cores)))
         idle: Callable[[], object] = lambda: None  # noqa: E731
         one_way = _p10(_timed(echo.ping if rank == 0 else idle), 10 * rounds) / 2
         transfer: dict[int, float] = {}

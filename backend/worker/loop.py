@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from backend.acts.bookkeeper import BegunAct, Bookkeeper, Stream
 from backend.acts.rows import ActRow, RowLog
+from backend.comm.host.inbox import Inbox
 from backend.comm.transport import Frame, Mesh
 from backend.run_folder.files import Failure, FailureKind
 from backend.worker.failures import RankFailed, failure_of_act, failure_of_reader, stalled
@@ -83,6 +84,7 @@ class EventLoop:
         live: the rank stops and waits after ``steps``; ``allow`` raises that number and says which step is the last.
         log: where rows of acts go; None: all stay in memory.
         looks: threads without anything to do look for messages before they sleep (backend.worker.reading).
+        inbox: of this rank, where they look.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class EventLoop:
         live: bool = False,
         log: RowLog | None = None,
         looks: bool = False,
+        inbox: Inbox | None = None,
     ) -> None:
         self.plan, self.rank = plan, rank
         self._body, self._mesh, self._timeout_s = body, mesh, timeout_s
@@ -105,9 +108,8 @@ class EventLoop:
         self._running = 0
         """Acts that have begun and not ended."""
         self._over = threading.Event()
-        self._reader = SharedReader(mesh, self._on_control, self._on_data, self._on_lost, self._nothing_runs) if looks else None
-        look = None if self._reader is None else self._reader.look
-        self._threads = ActThreads(self._act, lambda actor: actor.task.id in body.waiting, look)
+        self._reader = SharedReader(mesh, self._on_control, self._on_data, self._on_lost, self._nothing_runs, inbox) if looks else None
+        self._threads = ActThreads(self._act, lambda actor: actor.task.id in body.waiting, self._reader)
         self._links = ack_links(plan)
         self._link_numbers = {link: number for number, link in enumerate(self._links)}
         self._acks: dict[int, list[int]] = {}

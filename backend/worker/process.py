@@ -27,7 +27,9 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from backend.acts.rows import RowLog
 from backend.checkpoint.handover import let_go
 from backend.checkpoint.leaving import leave_state, left_file, own_state_memory
-from backend.comm.host_groups import HostGroups
+from backend.comm.host.groups import HostGroups
+from backend.comm.host.inbox import Inbox
+from backend.comm.host.inbox import connect as connect_inbox
 from backend.comm.transport import Mesh
 from backend.devices.cores import LOOKING_NS, bind
 from backend.devices.options import numerics
@@ -107,11 +109,12 @@ def about_collectives(shared: HostGroups | None) -> dict[str, str]:
     return {"collectives": shared.about} if shared is not None else {}
 
 
-def about_waiting(cores: Sequence[int]) -> dict[str, str]:
+def about_waiting(cores: Sequence[int], inbox: Inbox | None) -> dict[str, str]:
     """For the trace."""
     if not cores:
         return {"waiting": "sleeps"}
-    return {"waiting": f"looks for messages for {LOOKING_NS // 1000} us, then sleeps; on {len(cores)} cores of its own"}
+    where = "" if inbox is None else " in shared memory"
+    return {"waiting": f"looks for messages{where} for {LOOKING_NS // 1000} us, then sleeps; on {len(cores)} cores of its own"}
 
 
 def _meet(store: Store, name: str, rank: int, ranks: int, timeout_s: float = STARTUP_TIMEOUT_S) -> None:
@@ -185,7 +188,8 @@ def work(folder: Path, options: Options) -> None:
     held_steps = options.held_steps(options.steps)
     log = RowLog(plan, held_steps, folder / f"rank{rank}.rows") if held_steps else None
     cores = bind(options.waiting, rank, ranks) if options.one_host else ()
-    loop = EventLoop(plan, rank, options.steps, body, mesh, options.timeout_s, live=options.live, log=log, looks=bool(cores))
+    inbox = connect_inbox(mesh, body.peers(), wanted=bool(cores) and options.memory.shared_memory) if options.one_host else None
+    loop = EventLoop(plan, rank, options.steps, body, mesh, options.timeout_s, live=options.live, log=log, looks=bool(cores), inbox=inbox)
     loop.start_threads()
     # What exists now stays for good; without this the collector looks through torch's modules in the midst of acts.
     gc.collect()
@@ -228,7 +232,7 @@ def work(folder: Path, options: Options) -> None:
         "memory": memory,
         "about": registers.about
         | about_collectives(shared)
-        | about_waiting(cores)
+        | about_waiting(cores, inbox)
         | about_device(device, carried, options, owned, graphs)
         | body.fragments.about,
         "not_compiled": body.fragments.not_compiled,

@@ -26,7 +26,7 @@ from backend.acts.step_inputs import StepNumbers, no_numbers
 from backend.acts.transfer import pieces_of
 from backend.comm.buckets import largest
 from backend.comm.collectives import GroupExchange
-from backend.comm.host_groups import HostGroups
+from backend.comm.host.groups import HostGroups
 from backend.comm.scratch import Scratch
 from backend.comm.transport import Mesh, receive_into, tensor_bytes
 from backend.comm.wires import GroupWire, StagedWire, Wire

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from backend.comm.shm import mapped_blocks, reserve
+from backend.comm.host.blocks import mapped_blocks, reserve
 from backend.comm.transport import Mesh
 from backend.devices.device import Device
 from backend.initial.values import Values

@@ -23,6 +23,7 @@ from collections.abc import Callable
 import torch
 
 from backend.acts.bookkeeper import BegunAct
+from backend.worker.reading import SharedReader
 from planner.ir.actors.actor import Actor
 from planner.ir.plan import TaskKind
 
@@ -48,16 +49,16 @@ class ActThreads:
     Args:
         perform: performs an act; returns the acts that may start now, begun already; None: the run is over.
         waits: whether an act of this actor may wait for another rank, a socket or a file.
-        look: what a thread without anything to do does before it sleeps, given what performs acts; None: nothing.
+        reader: where a thread looks for messages after its acts, and before it sleeps; None: nowhere, others read them.
     """
 
     def __init__(
         self,
         perform: Callable[[BegunAct], list[BegunAct] | None],
         waits: Callable[[Actor], bool],
-        look: Callable[[Callable[[list[BegunAct]], None]], None] | None = None,
+        reader: SharedReader | None = None,
     ) -> None:
-        self._perform, self._waits, self._look = perform, waits, look
+        self._perform, self._waits, self._reader = perform, waits, reader
         self._queue: queue.SimpleQueue[BegunAct | None] = queue.SimpleQueue()
         self._recent_ns: dict[str, float] = {}
         self._count = 0
@@ -88,12 +89,14 @@ class ActThreads:
     def work(self, acts: list[BegunAct], *, long: bool = True) -> None:
         """Perform acts on this thread, and those that may start at their ends, as the module's text says.
 
+        Where there is a reader, this thread attends when it comes and when it goes, and not while it performs a long act.
+
         Args:
             long: one long act at a time may be performed here; False: short ones only, on a thread that has other duties.
         """
         short: deque[BegunAct] = deque()
         postponed: BegunAct | None = None
-        in_row = 0
+        in_row, reader = 0, self._reader
         while True:
             for act in acts:
                 if self.is_short(act[0]) and (long or in_row + len(short) < MOST_SHORT):
@@ -108,20 +111,31 @@ class ActThreads:
             if not short:
                 if postponed is None:
                     return
+                if reader is not None and (acts := reader.leave()):
+                    reader.attend()
+                    continue
                 act, postponed, in_row = postponed, None, 0
+                next_acts = self._perform(act)
+                if reader is not None:
+                    reader.attend()
             else:
                 act, in_row = short.popleft(), in_row + 1
                 if postponed is not None and in_row == MOST_SHORT:
                     self._queue.put(postponed)
                     postponed = None
-            next_acts = self._perform(act)
+                next_acts = self._perform(act)
             if next_acts is None:
                 return
             acts = next_acts
+            if reader is not None:
+                acts += reader.take_now()
 
     def _serve(self) -> None:
         prepare_thread()
+        reader = self._reader
         while (act := self._queue.get()) is not None:
+            if reader is not None:
+                reader.attend()
             self.work([act])
-            if self._look is not None:
-                self._look(self.work)
+            if reader is not None:
+                reader.look(self.work)

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
 
-from backend.comm.host_groups import HostGroups
-from backend.comm.host_wire import SLOT_BYTES
+from backend.comm.host.groups import HostGroups
+from backend.comm.host.wire import SLOT_BYTES
 from backend.comm.wires import GroupWire, Wire
 from planner.ir.actors.communicators import Communicator
 from planner.ir.sbp import ReduceOp

@@ -18,10 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from backend.comm import counters
-from backend.comm.counters import Counters, counters_bytes
-from backend.comm.host_groups import HostGroups
-from backend.comm.host_wire import SLOT_BYTES, HostWire
+from backend.comm.host import counters
+from backend.comm.host.counters import Counters, counters_bytes
+from backend.comm.host.groups import HostGroups
+from backend.comm.host.wire import SLOT_BYTES, HostWire
 from planner.ir.actors.communicators import Communicator
 from planner.ir.errors import WorkerFailed
 from planner.ir.sbp import ReduceOp
@@ -165,7 +165,7 @@ def test_one_rank_without_shared_memory_is_enough_for_gloo_and_everybody_says_wh
         case "a rank may not map it":
             monkeypatch.setattr(os, "open", refuse)
         case _:
-            monkeypatch.setattr("backend.comm.counters.platform.machine", lambda: "aarch64")
+            monkeypatch.setattr("backend.comm.host.counters.platform.machine", lambda: "aarch64")
     for groups in groups_of(3, (0, 1)):
         assert not groups.carries_all and not groups.wires and groups.mapped_bytes == 0
         assert groups.about.startswith("gloo (") and said in groups.about

@@ -12,26 +12,28 @@ import pytest
 import torch
 
 from backend.acts.bookkeeper import BegunAct
+from backend.comm.host.inbox import Inbox as SharedInbox
 from backend.comm.transport import Frame, Mesh, receive_into, tensor_bytes
 from backend.devices.cores import LOOKING_NS
 from backend.worker.reading import SharedReader
+from tests.backend.comm.test_inbox import connected as inboxes
 from tests.backend.comm.test_transport import WAIT_S, connect, shut
 from tests.backend.inprocess.test_threads import actor
 
-COUNT = 2_000
+COUNT = 1_000
 
 
 class Inbox:
     """What a reader accounts for; every message lets an act start that is named as it."""
 
-    def __init__(self, mesh: Mesh, *, idle: bool = True, size: int = 0) -> None:
+    def __init__(self, mesh: Mesh, *, idle: bool = True, size: int = 0, shared: SharedInbox | None = None) -> None:
         self.idle, self.target = idle, torch.zeros(size)
         self.control: list[tuple[int, int]] = []
         self.data: list[tuple[int, Frame, int, int]] = []
         self.lost = queue.SimpleQueue[tuple[int, Exception]]()
         self.inside, self.most_inside = 0, 0
         self.performed = queue.SimpleQueue[str]()
-        self.reader = SharedReader(mesh, self.on_control, self.on_data, lambda *lost: self.lost.put(lost), lambda: self.idle)
+        self.reader = SharedReader(mesh, self.on_control, self.on_data, lambda *lost: self.lost.put(lost), lambda: self.idle, shared)
 
     def on_control(self, peer: int, numbers: Sequence[int]) -> list[BegunAct]:
         self.inside += 1
@@ -40,8 +42,9 @@ class Inbox:
         self.inside -= 1
         return [(actor(f"{peer}:{number}"), 0, 0) for number in numbers]
 
-    def on_data(self, peer: int, connection: socket.socket, frame: Frame, task: int, act: int) -> list[BegunAct]:
+    def on_data(self, peer: int, connection: socket.socket | None, frame: Frame, task: int, act: int) -> list[BegunAct]:
         if frame is Frame.PAYLOAD:
+            assert connection is not None
             receive_into(connection, tensor_bytes(self.target))
         self.data.append((peer, frame, task, act))
         return [(actor(f"{task}/{act}"), 0, 0)] if frame is Frame.DONE else []
@@ -49,6 +52,10 @@ class Inbox:
     def perform(self, acts: list[BegunAct]) -> None:
         for act in acts:
             self.performed.put(act[0].task.id)
+
+    def look(self) -> None:
+        self.reader.attend()
+        self.reader.look(self.perform)
 
     def serve(self) -> None:
         threading.Thread(target=self.reader.serve, args=(lambda: None, self.perform), daemon=True).start()
@@ -65,11 +72,17 @@ def meshes() -> Iterator[dict[int, Mesh]]:
         mesh.close()
 
 
+@pytest.fixture(params=[False, True], ids=["sockets", "shared memory"])
+def shared(request: pytest.FixtureRequest, meshes: dict[int, Mesh]) -> SharedInbox | None:
+    """Of rank 1."""
+    return inboxes(meshes, dict.fromkeys(meshes, request.param))[1]
+
+
 @pytest.mark.parametrize("idle", [True, False], ids=["nothing runs", "an act runs"])
 def test_every_message_is_accounted_for_once_in_the_order_of_its_sender_and_its_acts_are_performed(
-    meshes: dict[int, Mesh], idle: bool
+    meshes: dict[int, Mesh], shared: SharedInbox | None, idle: bool
 ) -> None:
-    inbox = Inbox(meshes[1], idle=idle)
+    inbox = Inbox(meshes[1], idle=idle, shared=shared)
     inbox.serve()
     for number in range(COUNT):
         meshes[number % 2 * 2].send_control(1, number)
@@ -78,12 +91,14 @@ def test_every_message_is_accounted_for_once_in_the_order_of_its_sender_and_its_
         assert [number for sender, number in inbox.control if sender == peer] == list(range(peer // 2, COUNT, 2))
 
 
-def test_helpers_beside_the_reader_never_account_at_the_same_time_and_nothing_is_lost(meshes: dict[int, Mesh]) -> None:
-    inbox, over = Inbox(meshes[1]), threading.Event()
+def test_helpers_beside_the_reader_never_account_at_the_same_time_and_nothing_is_lost(
+    meshes: dict[int, Mesh], shared: SharedInbox | None
+) -> None:
+    inbox, over = Inbox(meshes[1], shared=shared), threading.Event()
 
     def help_until_over() -> None:
         while not over.is_set():
-            inbox.reader.look(inbox.perform)
+            inbox.look()
 
     inbox.serve()
     for _ in range(3):
@@ -100,14 +115,14 @@ def test_helpers_beside_the_reader_never_account_at_the_same_time_and_nothing_is
 def test_a_thread_that_looks_gives_up_after_half_a_millisecond_of_silence(meshes: dict[int, Mesh]) -> None:
     inbox = Inbox(meshes[1])
     start_ns = time.monotonic_ns()
-    inbox.reader.look(inbox.perform)
+    inbox.look()
     assert time.monotonic_ns() - start_ns >= LOOKING_NS
 
 
 def test_a_thread_that_looks_reads_nothing_while_an_act_runs(meshes: dict[int, Mesh]) -> None:
     inbox = Inbox(meshes[1], idle=False)
     meshes[0].send_control(1, 4)
-    inbox.reader.look(inbox.perform)
+    inbox.look()
     assert inbox.control == []
 
 
@@ -139,6 +154,7 @@ def test_what_a_handler_raises_is_reported_as_it_is(meshes: dict[int, Mesh]) -> 
 
     reader = SharedReader(meshes[0], fails, lambda *frame: [], lambda *what: lost.put(what), lambda: True)
     meshes[1].send_control(0, 9)
+    reader.attend()
     reader.look(lambda acts: None)
     peer, error = lost.get(timeout=WAIT_S)
     assert peer == 1 and isinstance(error, KeyError) and error.args == (9,)

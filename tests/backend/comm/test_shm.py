@@ -17,7 +17,7 @@ import torch
 from matrix import plan_for, program
 
 from backend import run
-from backend.comm.shm import mapped_blocks, reserve, senders_of, shared_regsts
+from backend.comm.host.blocks import mapped_blocks, reserve, senders_of, shared_regsts
 from backend.comm.transport import HEADER, Frame, Mesh
 from backend.memory.options import MemoryOptions
 from backend.run_folder.files import FailureKind

@@ -119,7 +119,9 @@ def test_a_fault_ends_every_process_within_the_limit(fault: signal.Signals, role
     others = everyone - {launcher.pid} if (role, fault) == ("launcher", signal.SIGSTOP) else everyone
     while left := {p for p in others if _runs(p)}:
         waited_s = max(_waited_for_a_core_s(pid) - waited_before_s[pid] for pid in left)
-        assert time.monotonic() < begin + LIMIT_S + waited_s, f"{len(left)} processes are left after {LIMIT_S:g} s and {waited_s:g} s of waiting"
+        assert time.monotonic() < begin + LIMIT_S + waited_s, (
+            f"{len(left)} processes are left after {LIMIT_S:g} s and {waited_s:g} s of waiting"
+        )
         launcher.poll()
         time.sleep(0.05)
     if (role, fault) == ("launcher", signal.SIGSTOP):

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
-from backend.comm.counters import missing
-from backend.comm.host_wire import SLOT_BYTES, HostWire, ceil_div, memory_bytes
+from backend.comm.host.counters import missing
+from backend.comm.host.wire import SLOT_BYTES, HostWire, ceil_div, memory_bytes
 from planner.ir.actors.communicators import Communicator, communicators
 from planner.ir.plan import Plan
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from backend.comm.counters import Counters, counters_bytes
+from backend.comm.host.counters import Counters, counters_bytes
 from planner.ir.sbp import ReduceOp
 
 __all__ = ["SLOT_BYTES", "HostWire", "ceil_div", "chunk_length", "memory_bytes"]
