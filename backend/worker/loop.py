@@ -200,33 +200,34 @@ class EventLoop:
 
     def _post(self, event: _Event) -> list[BegunAct]:
         """Handle an event on the thread that brings it; returns what it is to do next, or to hand over."""
-        acts: list[BegunAct] = []
         with self._lock:
             self._last_event_s = time.monotonic()
             if self._over.is_set():
                 self._after_the_run.put(event)
-                return acts
+                return []
             try:
                 streams = self._handle(event)
                 if self._acks:
                     self._send_acks()
                 acts = self._book.begin(streams)
                 self._running += len(acts)
-            except RankFailed as failed:
-                self._failure = failed.failure
-                self._over.set()
             except Exception as error:
-                lost = isinstance(error, WorkerFailed)
-                stack = "".join(traceback.format_exception(error))
-                self._failure = Failure(
-                    rank=self.rank, kind=FailureKind.PEER_LOST if lost else FailureKind.RAISED, message=str(error), traceback=stack
-                )
-                self._over.set()
+                acts = []
+                self._end_by(error)
             if not self._book.unfinished:
                 self._look_for_the_end()
         return acts
 
     # Under the lock.
+
+    def _end_by(self, error: Exception) -> None:
+        if isinstance(error, RankFailed):
+            self._failure = error.failure
+        else:
+            kind = FailureKind.PEER_LOST if isinstance(error, WorkerFailed) else FailureKind.RAISED
+            stack = "".join(traceback.format_exception(error))
+            self._failure = Failure(rank=self.rank, kind=kind, message=str(error), traceback=stack)
+        self._over.set()
 
     def _begin_all(self) -> None:
         acts = self._book.begin_all()
