@@ -1,8 +1,9 @@
 """Which cores a worker of this host computes on, and how it waits for the others.
 
 A message wakes its reader on the core of its sender (the kernel takes both for one conversation), where it waits until the sender is done, while
-another core idles: 34 to 190 us on 2 cores.  Workers with cores of their own wake where they run (28 to 50 us), and while nothing runs, a worker
-looks for messages instead of sleeping: 14 us in the median [measured: experiments.benchmarks.acts, 2 cores, 2026-11-23].
+another core idles: 34 to 190 us on 2 cores.  Workers with cores of their own wake where they run (28 to 50 us) [measured:
+experiments.benchmarks.acts, 2 cores, 2026-11-23], and while nothing runs, a worker looks for messages instead of sleeping: 40 us in the median by
+sockets, 19 by shared memory (backend.comm.host.inbox), on a slower machine [2026-11-29].
 """
 
 from __future__ import annotations

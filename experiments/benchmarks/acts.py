@@ -1,6 +1,6 @@
 """What the worker adds between acts, in microseconds: from the end of the act that was waited for to the start of the act that waited.
 
-    between processes            a TRANSFER's end on the sender -> start of its consumer on the receiver (a socket and one wake-up)
+    between processes            a TRANSFER's end on the sender -> start of its consumer on the receiver
     in a process, same stream    end of an act -> start of the next one of the stream
     in a process, other stream   end of an act -> start of an act on another stream
     the loop alone               end of an act -> start of the next one of a rank whose acts do nothing
@@ -177,7 +177,7 @@ def _halves(ring: Callable[[int], object], wait: Callable[[int], object], rounds
 
 
 def wake_ups(rounds: int = 2000) -> list[Row]:
-    """One process wakes another: by a unix socket, as the workers do; by an eventfd; and by a number in shared memory, read until it changes."""
+    """One process wakes another: by a unix socket; by an eventfd, as workers do that sleep; by a number in shared memory, as those that look do."""
     ends = socket.socketpair()
     bells = os.eventfd(0), os.eventfd(0)
     shared, seen = mmap.mmap(-1, 128), [0, 0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import random
+import select
 import socket
 import threading
 import time
@@ -16,9 +18,10 @@ from backend.comm.host.inbox import Inbox as SharedInbox
 from backend.comm.transport import Frame, Mesh, receive_into, tensor_bytes
 from backend.devices.cores import LOOKING_NS
 from backend.worker.reading import SharedReader
+from backend.worker.threads import ActThreads
 from tests.backend.comm.test_inbox import connected as inboxes
 from tests.backend.comm.test_transport import WAIT_S, connect, shut
-from tests.backend.inprocess.test_threads import actor
+from tests.backend.inprocess.test_threads import QUICK_NS, actor
 
 COUNT = 1_000
 
@@ -158,3 +161,86 @@ def test_what_a_handler_raises_is_reported_as_it_is(meshes: dict[int, Mesh]) -> 
     reader.look(lambda acts: None)
     peer, error = lost.get(timeout=WAIT_S)
     assert peer == 1 and isinstance(error, KeyError) and error.args == (9,)
+
+
+@pytest.fixture
+def box(meshes: dict[int, Mesh]) -> SharedInbox:
+    """Of rank 1."""
+    made = inboxes(meshes, dict.fromkeys(meshes, True))[1]
+    assert made is not None
+    return made
+
+
+def rang(box: SharedInbox) -> bool:
+    return bool(select.select([box.bell], [], [], 0)[0])
+
+
+def test_the_bell_rings_only_where_nobody_attends_and_the_last_to_leave_takes_what_came(meshes: dict[int, Mesh], box: SharedInbox) -> None:
+    inbox = Inbox(meshes[1], shared=box)
+    inbox.reader.attend()
+    inbox.reader.attend()
+    meshes[0].send_control(1, 4)
+    assert inbox.reader.leave() == [] and inbox.control == []
+    assert [act[0].task.id for act in inbox.reader.leave()] == ["0:4"]
+    assert not rang(box)
+    meshes[0].send_control(1, 5)
+    assert rang(box)
+
+
+def test_short_acts_are_attended_and_a_long_one_is_not(meshes: dict[int, Mesh], box: SharedInbox) -> None:
+    """In the first and in the long act a message comes.  After a short one it is taken at once; in the long one it rings the bell."""
+    inbox, seen = Inbox(meshes[1], idle=False, shared=box), list[tuple[str, bool, int]]()
+
+    def perform(act: BegunAct) -> list[BegunAct]:
+        name, known = act[0].task.id, len(inbox.control)
+        if name in ("first", "long"):
+            meshes[2].send_control(1, known)
+        seen.append((name, rang(box), known))
+        return []
+
+    threads = ActThreads(perform, lambda act: False, inbox.reader)
+    for name in ("first", "second", "2:0", "2:1"):
+        for _ in range(8):
+            threads.took(actor(name), QUICK_NS)
+    inbox.reader.attend()
+    threads.work([(actor(name), 0, 0) for name in ("long", "first", "second")])
+    assert seen == [("first", False, 0), ("second", False, 1), ("2:0", False, 1), ("long", True, 1), ("2:1", True, 2)]
+
+
+def test_no_message_is_missed_by_threads_that_come_and_go(meshes: dict[int, Mesh]) -> None:
+    """Two ranks answer each other.  Symptom of a message that nobody was told of: both wait for ever."""
+    boxes, over, rounds = inboxes(meshes, dict.fromkeys(meshes, True)), threading.Event(), 1_500
+
+    def end(rank: int) -> SharedReader:
+        def on_data(peer: int, connection: object, frame: Frame, task: int, act: int) -> list[BegunAct]:
+            return [(actor("answer"), act, 0)]
+
+        def perform(acts: list[BegunAct]) -> None:
+            for _, number, _ in acts:
+                meshes[rank].send_done(1 - rank, 0, number + 1)
+                if number >= 2 * rounds:
+                    over.set()
+
+        reader = SharedReader(meshes[rank], lambda *acks: [], on_data, lambda *lost: None, lambda: True, boxes[rank])
+        chance = random.Random(rank)
+
+        def come_and_go() -> None:
+            while not over.is_set():
+                reader.attend()
+                time.sleep(chance.uniform(0, 1e-4))
+                perform(reader.take_now())
+                if acts := reader.leave():
+                    reader.attend()
+                    perform(acts)
+                    reader.look(perform)
+                time.sleep(chance.uniform(0, 1e-4))
+
+        threading.Thread(target=reader.serve, args=(lambda: None, perform), daemon=True).start()
+        for _ in range(2):
+            threading.Thread(target=come_and_go, daemon=True).start()
+        return reader
+
+    for rank in (0, 1):
+        end(rank)
+    meshes[0].send_done(1, 0, 0)
+    assert over.wait(WAIT_S), "both ranks wait"
