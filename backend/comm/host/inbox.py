@@ -27,7 +27,7 @@ FRAMES = 1024
 """Of a ring.  Quotas bound how many can lie there: some per transfer between two ranks."""
 
 _SLEEPS, _END, _READ, _FIRST = 0, 8, 16, 24
-"""Words of 8 bytes in a ring: whether the receiver sleeps, how many frames its sender has written, how many were read, the frames.  What different
+"""Places in a ring, in steps of 8 bytes: whether the receiver sleeps, how many frames its sender has written, how many were read, the frames.  What different
 processes write has cache lines to itself."""
 
 _BYTES = 8 * (_FIRST + 2 * FRAMES)
