@@ -316,9 +316,16 @@ class Mesh:
         """Called by executor threads.  Raises WorkerFailed: the peer is gone."""
         self._send(peer, [HEADER.pack(Frame.PAYLOAD, task, act), *buffers])
 
-    def send_done(self, peer: int, task: int, act: int) -> None:
-        """Say that the payload of an act is complete.  Raises WorkerFailed: the peer is gone."""
-        through = self._through.get(peer)
+    def send_done(self, peer: int, task: int, act: int, *, behind_payload: bool = True) -> None:
+        """Say that an act has ended.
+
+        Args:
+            behind_payload: its payload went by the data socket, and is to be there first; False: it lies in the peer's memory already.
+
+        Raises:
+            WorkerFailed: the peer is gone.
+        """
+        through = None if behind_payload else self._through.get(peer)
         if through is not None and through.send(Frame.DONE, [(task, act)]):
             return
         self._send(peer, [HEADER.pack(Frame.DONE, task, act)])

@@ -345,7 +345,7 @@ class RankBody:
 
         def announce() -> None:
             for target in others:
-                self._connected.send_done(target, index, number)
+                self._connected.send_done(target, index, number, behind_payload=target not in self._mapped)
 
         return announce
 

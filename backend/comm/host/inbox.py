@@ -8,7 +8,8 @@ A socket takes two system calls per message, 5 us, and wakes whoever waits for i
 order of stores show them in that order.  That nobody misses a bell needs a fence between a process's store and its next load; taking and giving back
 a lock is one.  On other machines there is no inbox (backend.comm.host.counters.missing).
 
-A ring that is full takes no frame: the sender then sends it through its socket.  The counts that frames raise do not depend on their order.
+A ring that is full takes no frame: the sender then sends it through its socket.  The counts that frames raise do not depend on their order; what is
+to be there after a payload follows it through the socket (Mesh.send_done).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ FRAMES = 1024
 """Of a ring.  Quotas bound how many can lie there: some per transfer between two ranks."""
 
 _SLEEPS, _END, _READ, _FIRST = 0, 8, 16, 24
-"""Places in a ring, in steps of 8 bytes: whether the receiver sleeps, how many frames its sender has written, how many were read, the frames.  What different
-processes write has cache lines to itself."""
+"""Places in a ring, in steps of 8 bytes: whether the receiver sleeps, how many frames its sender has written, how many were read, the frames.
+What different processes write has cache lines to itself."""
 
 _BYTES = 8 * (_FIRST + 2 * FRAMES)
 

@@ -163,7 +163,7 @@ def test_a_rank_without_an_inbox_is_sent_to_by_sockets_and_its_peers_by_memory()
     meshes[1].start_readers(heard, lambda *frame: None, lambda *lost: None)
     meshes[0].send_control(1, 4)
     assert arrived.wait(WAIT_S) and got == [(0, 4)] and boxes[1] is None
-    meshes[1].send_done(0, 6, 2)
+    meshes[1].send_done(0, 6, 2, behind_payload=False)
     meshes[2].send_control(0, 8, 9)
     first = boxes[0]
     assert first is not None
@@ -177,7 +177,7 @@ def test_what_a_full_ring_does_not_take_comes_by_the_sockets() -> None:
     boxes = connected(meshes, {0: True, 1: True})
     numbers = list(range(FRAMES + 40))
     meshes[0].send_control(1, *numbers)
-    meshes[0].send_done(1, 3, 5)
+    meshes[0].send_done(1, 3, 5, behind_payload=False)
     control, data = [], []
     over = threading.Event()
     meshes[1].start_readers(

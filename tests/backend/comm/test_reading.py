@@ -129,12 +129,18 @@ def test_a_thread_that_looks_reads_nothing_while_an_act_runs(meshes: dict[int, M
     assert inbox.control == []
 
 
-def test_a_payload_is_read_whole_before_the_word_that_follows_it(meshes: dict[int, Mesh]) -> None:
-    sent = torch.randn(1 << 20)
-    inbox = Inbox(meshes[2], size=1 << 20)
-    inbox.serve()
+@pytest.mark.parametrize("by_memory", [False, True], ids=["sockets", "shared memory"])
+@pytest.mark.parametrize("size", [1 << 20, 16], ids=["more than a socket takes", "both lie there before anybody reads"])
+def test_a_payload_is_read_whole_before_the_word_that_follows_it(meshes: dict[int, Mesh], size: int, by_memory: bool) -> None:
+    """Symptom: the consumer's act reads a block of which nothing, or a part, has come."""
+    inbox = Inbox(meshes[2], size=size, shared=inboxes(meshes, dict.fromkeys(meshes, by_memory))[2])
+    sent = torch.randn(size)
+    if size > 16:
+        inbox.serve()
     meshes[0].send_payload(2, 7, 3, [tensor_bytes(sent)])
     meshes[0].send_done(2, 7, 3)
+    if size == 16:
+        inbox.serve()
     assert inbox.next(1) == ["7/3"]
     assert inbox.data == [(0, Frame.PAYLOAD, 7, 3), (0, Frame.DONE, 7, 3)] and torch.equal(inbox.target, sent)
 
@@ -217,7 +223,7 @@ def test_no_message_is_missed_by_threads_that_come_and_go(meshes: dict[int, Mesh
 
         def perform(acts: list[BegunAct]) -> None:
             for _, number, _ in acts:
-                meshes[rank].send_done(1 - rank, 0, number + 1)
+                meshes[rank].send_done(1 - rank, 0, number + 1, behind_payload=False)
                 if number >= 2 * rounds:
                     over.set()
 
@@ -242,5 +248,5 @@ def test_no_message_is_missed_by_threads_that_come_and_go(meshes: dict[int, Mesh
 
     for rank in (0, 1):
         end(rank)
-    meshes[0].send_done(1, 0, 0)
+    meshes[0].send_done(1, 0, 0, behind_payload=False)
     assert over.wait(WAIT_S), "both ranks wait"
