@@ -62,14 +62,20 @@ def test_steps_of_a_session_are_bit_equal_to_those_of_a_run(plan: Plan, workdir:
 
 
 def test_a_step_is_handed_back_before_it_is_done_and_python_goes_on(workdir: Path) -> None:
-    plan = handmade.pipeline(2)
+    plan, batches = handmade.pipeline(2), handmade.batches(2)
     with Session(plan, handmade.start(), ahead=50, workdir=workdir) as session:
-        steps = [session.step(handmade.batches(2)(number)) for number in range(50)]
-        unfinished = sum(not step.done for step in steps)
+        first = session.step(batches(0)).loss()
+        workers = [int(path.read_text()) for path in workdir.glob("*/rank*.pid")]
+        assert len(workers) == plan.num_ranks
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        steps = [session.step(batches(number)) for number in range(1, 50)]
+        assert not any(step.done for step in steps), "nobody can have done them"
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
         last = steps[-1].loss()
         assert all(step.done for step in steps)
-        losses = tuple(step.loss() for step in steps)
-    assert unfinished > 0
+        losses = (first, *(step.loss() for step in steps))
     assert session.outcome is not None
     assert last == losses[-1] and losses == session.outcome.losses
 
