@@ -103,7 +103,7 @@ def send_buffers(connection: socket.socket, buffers: Sequence[bytes | memoryview
 
 
 class Through(Protocol):
-    """A quicker way to a peer than its sockets, for what is no payload (backend.comm.host.inbox)."""
+    """A quicker way to a peer than its sockets, for acknowledgements and the ends of acts (backend.comm.host.inbox)."""
 
     def send(self, kind: Frame, frames: Sequence[tuple[int, int]]) -> int:
         """Send (number of the task or link, number of the act); returns how many were taken, those in front."""
@@ -248,7 +248,7 @@ class Mesh:
         return fds[0] if word == b"+" else -1
 
     def send_through(self, peer: int, way: Through) -> None:
-        """Send ``peer`` by this way what it takes; the rest, and payloads, by its sockets."""
+        """From here on send ``peer`` acknowledgements and ends of acts this way; what it does not take, and payloads, go by the sockets."""
         self._through[peer] = way
 
     def connections(self) -> list[tuple[int, int, socket.socket]]:
@@ -317,10 +317,10 @@ class Mesh:
         self._send(peer, [HEADER.pack(Frame.PAYLOAD, task, act), *buffers])
 
     def send_done(self, peer: int, task: int, act: int, *, behind_payload: bool = True) -> None:
-        """Say that an act has ended.
+        """Tell ``peer`` that an act has ended.
 
         Args:
-            behind_payload: its payload went by the data socket, and is to be there first; False: it lies in the peer's memory already.
+            behind_payload: the payload went by the data socket and must arrive first; False: the payload lies in the peer's memory already.
 
         Raises:
             WorkerFailed: the peer is gone.

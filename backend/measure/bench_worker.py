@@ -17,9 +17,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from backend.acts.bookkeeper import BegunAct
-from backend.comm.host import inbox as inboxes
 from backend.comm.host.groups import HostGroups
-from backend.comm.host.inbox import Inbox
+from backend.comm.host.inbox import Inbox, connect_inboxes
 from backend.comm.host.wire import SLOT_BYTES
 from backend.comm.transport import Frame, Mesh, receive_into, tensor_bytes
 from backend.comm.wires import GroupWire, Wire
@@ -163,7 +162,7 @@ def measure(folder: Path) -> dict[str, object]:
     if ranks > 1:
         peers = {1 - rank} if rank < 2 else set[int]()
         mesh = Mesh(rank, peers, store, options.run_id, key=key, unix=True, timeout_s=_TIMEOUT_S)
-        echo = _Echo(mesh, rank, bool(cores), inboxes.connect(mesh, peers, wanted=bool(cores)))
+        echo = _Echo(mesh, rank, bool(cores), connect_inboxes(mesh, peers, wanted=bool(cores)))
         idle: Callable[[], object] = lambda: None  # noqa: E731
         one_way = _p10(_timed(echo.ping if rank == 0 else idle), 10 * rounds) / 2
         transfer: dict[int, float] = {}

@@ -28,8 +28,7 @@ from backend.acts.rows import RowLog
 from backend.checkpoint.handover import let_go
 from backend.checkpoint.leaving import leave_state, left_file, own_state_memory
 from backend.comm.host.groups import HostGroups
-from backend.comm.host.inbox import Inbox
-from backend.comm.host.inbox import connect as connect_inbox
+from backend.comm.host.inbox import Inbox, connect_inboxes
 from backend.comm.transport import Mesh
 from backend.devices.cores import LOOKING_NS, bind
 from backend.devices.options import numerics
@@ -188,7 +187,7 @@ def work(folder: Path, options: Options) -> None:
     held_steps = options.held_steps(options.steps)
     log = RowLog(plan, held_steps, folder / f"rank{rank}.rows") if held_steps else None
     cores = bind(options.waiting, rank, ranks) if options.one_host else ()
-    inbox = connect_inbox(mesh, body.peers(), wanted=bool(cores) and options.memory.shared_memory) if options.one_host else None
+    inbox = connect_inboxes(mesh, body.peers(), wanted=bool(cores) and options.memory.shared_memory) if options.one_host else None
     loop = EventLoop(plan, rank, options.steps, body, mesh, options.timeout_s, live=options.live, log=log, looks=bool(cores), inbox=inbox)
     loop.start_threads()
     # What exists now stays for good; without this the collector looks through torch's modules in the midst of acts.

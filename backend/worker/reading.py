@@ -4,7 +4,7 @@
     others:   perform an act --> nothing runs: look for as long --> sleep until an act is handed over
 
 A thread that performs short acts looks into the inbox after each: a message that comes meanwhile wakes nobody, who would only wait for the
-interpreter.  Before it begins a long act or sleeps, it says so, and the last that does has the next message ring the bell.
+interpreter.  Before it begins a long act or sleeps, it says so; when no thread looks any more, the next message rings the doorbell.
 
 One thread reads at a time.  What a message means is accounted for in the order of reading; acts that may start then are performed afterwards,
 by the thread that found the message.
@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from backend.acts.bookkeeper import BegunAct
 from backend.comm.host.inbox import Inbox
@@ -36,7 +37,7 @@ class SharedReader:
         on_control, on_data: account for what came, as Mesh.start_readers says; return the acts that may start.
         on_lost: (peer, error): a connection ended while the mesh was not closing; it is read no more.
         idle: whether no act of this rank runs.
-        inbox: where messages of this host come beside the sockets; while a thread attends to it, nobody rings its bell.
+        inbox: where messages of this host come beside the sockets; while a thread attends to it, senders do not ring its doorbell.
     """
 
     def __init__(
@@ -54,13 +55,13 @@ class SharedReader:
         self._of: dict[int, tuple[int, int, socket.socket]] = {}
         self._reading = threading.Lock()
         self._attending = 0
-        """Threads that look into the inbox before long."""
+        """How many threads look into the inbox at present."""
         self._counting = threading.Lock()
         for peer, channel, connection in mesh.connections():
             self._of[connection.fileno()] = peer, channel, connection
             self._poll.register(connection.fileno(), select.EPOLLIN)
         if inbox is not None:
-            self._poll.register(inbox.bell, select.EPOLLIN)
+            self._poll.register(inbox.doorbell, select.EPOLLIN)
 
     def serve(self, prepare: Callable[[], None], perform: Callable[[_Took], None]) -> None:
         """On a thread of its own, as long as there are connections."""
@@ -71,13 +72,10 @@ class SharedReader:
             self._poll.poll()
             with self._reading:
                 acts = self._take()
-            if acts:
-                self.attend()
-                perform(acts)
-                self._perform_all(self.leave(), perform)
+            self._perform_all(acts, perform)
 
     def attend(self) -> None:
-        """This thread looks into the inbox soon, again and again, until it says ``leave``: nobody need ring the bell."""
+        """From here until ``leave`` this thread looks into the inbox again and again, so senders do not ring the doorbell."""
         if self._inbox is not None:
             with self._counting:
                 self._attending += 1
@@ -85,7 +83,7 @@ class SharedReader:
                     self._inbox.wakes()
 
     def leave(self) -> _Took:
-        """This thread looks no more; returns acts that may start now, by what came before the bell rings again."""
+        """This thread no longer looks into the inbox; returns the acts that may start by frames that came before the doorbell was on again."""
         if self._inbox is None:
             return []
         with self._counting:
@@ -139,7 +137,7 @@ class SharedReader:
         inbox = self._inbox
         acts = self._take_from(inbox) if inbox is not None else []
         for number, _ in self._poll.poll(0):
-            if inbox is not None and number == inbox.bell:
+            if inbox is not None and number == inbox.doorbell:
                 inbox.heard()
                 acts += self._take_from(inbox)
                 continue
@@ -165,13 +163,15 @@ class SharedReader:
             if kind is Frame.ACK:
                 links.setdefault(peer, []).append(number)
                 continue
-            try:
-                acts += self._on_data(peer, None, kind, number, act)
-            except Exception as error:
-                self._on_lost(peer, error)
+            acts += self._accounted(peer, partial(self._on_data, peer, None, kind, number, act))
         for peer, numbers in links.items():
-            try:
-                acts += self._on_control(peer, numbers)
-            except Exception as error:
-                self._on_lost(peer, error)
+            acts += self._accounted(peer, partial(self._on_control, peer, numbers))
         return acts
+
+    def _accounted(self, peer: int, account: Callable[[], _Took]) -> _Took:
+        """What a message of ``peer`` lets begin; where it cannot be accounted for, the peer counts as lost."""
+        try:
+            return account()
+        except Exception as error:
+            self._on_lost(peer, error)
+            return []

@@ -177,9 +177,10 @@ def _halves(ring: Callable[[int], object], wait: Callable[[int], object], rounds
 
 
 def wake_ups(rounds: int = 2000) -> list[Row]:
-    """One process wakes another: by a unix socket; by an eventfd, as workers do that sleep; by a number in shared memory, as those that look do."""
+    """The time from one process to another by a unix socket, by an eventfd (which wakes workers that sleep), and by a number in shared memory that
+    the other reads again and again (as workers do that look for messages)."""
     ends = socket.socketpair()
-    bells = os.eventfd(0), os.eventfd(0)
+    doorbells = os.eventfd(0), os.eventfd(0)
     shared, seen = mmap.mmap(-1, 128), [0, 0]
 
     def store(end: int) -> None:
@@ -192,14 +193,14 @@ def wake_ups(rounds: int = 2000) -> list[Row]:
 
     ways: Mapping[str, tuple[Callable[[int], object], Callable[[int], object]]] = {
         "socket": (lambda end: ends[1 - end].send(bytes(16)), lambda end: ends[end].recv(16)),
-        "eventfd": (lambda end: os.eventfd_write(bells[end], 1), lambda end: os.eventfd_read(bells[end])),
+        "eventfd": (lambda end: os.eventfd_write(doorbells[end], 1), lambda end: os.eventfd_read(doorbells[end])),
         "shared memory, never blocking": (store, spin),
     }
     measured = [_row(f"a wake-up by {name}", sorted(_halves(ring, wait, rounds))) for name, (ring, wait) in ways.items()]
     for each in ends:
         each.close()
-    for bell in bells:
-        os.close(bell)
+    for doorbell in doorbells:
+        os.close(doorbell)
     return measured
 
 

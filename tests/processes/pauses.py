@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["Pauses", "noticing_pauses", "tried_until_the_machine_ran"]
+__all__ = ["tried_until_the_machine_ran"]
 
 TICK_S = 0.05
 LATE_S = 0.25

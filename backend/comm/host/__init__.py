@@ -1,1 +1,1 @@
-"""What processes of one host share memory for: blocks of transfers, collectives, and messages between ranks."""
+"""Shared memory between the processes of one host: the blocks that transfers write to, collectives, and messages between ranks."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from backend.comm.host.memory import allocated
 from backend.comm.transport import Mesh
 from backend.memory.arena import arena_bytes, carve, regsts_on
 from planner.ir.actors.routes import routes
@@ -70,8 +71,6 @@ def reserve(plan: Plan, rank: int, *, one_host: bool, static: bool, wanted: bool
 
     Args:
         static: registers are STATIC.   wanted: MemoryOptions.shared_memory.   on_host: blocks lie in the host's memory.
-
-    Every page is taken at once, so that a full machine is found now and not by a signal in the midst of an act.
     """
     regsts = shared_regsts(plan, rank)
     if not regsts:
@@ -87,14 +86,14 @@ def reserve(plan: Plan, rank: int, *, one_host: bool, static: bool, wanted: bool
     if not hasattr(os, "memfd_create"):
         return Shared(why="this system has no memfd_create")
     size_bytes = arena_bytes(plan, regsts)
-    fd = -1
     try:
-        fd = os.memfd_create(f"regista-{rank}", os.MFD_CLOEXEC)
-        os.posix_fallocate(fd, 0, max(size_bytes, 1))
+        fd = allocated(f"regista-{rank}", max(size_bytes, 1))
+    except OSError as error:
+        return Shared(why=f"no room for {size_bytes} B: {error.strerror}")
+    try:
         memory = _map(fd, size_bytes)
     except OSError as error:
-        if fd >= 0:
-            os.close(fd)
+        os.close(fd)
         return Shared(why=f"no room for {size_bytes} B: {error.strerror}")
     return Shared(regsts=regsts, memory=memory, fd=fd)
 

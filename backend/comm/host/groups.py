@@ -18,6 +18,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from backend.comm.host.counters import missing
+from backend.comm.host.memory import allocated
 from backend.comm.host.wire import SLOT_BYTES, HostWire, ceil_div, memory_bytes
 from planner.ir.actors.communicators import Communicator, communicators
 from planner.ir.plan import Plan
@@ -102,17 +103,14 @@ class HostGroups:
         return opened
 
     def _offer(self, ranks: int, largest_bytes: int) -> tuple[str, int]:
-        """("fd slot", fd), or ("why there is none", -1).  Every page is taken at once, so that a full machine is found now."""
+        """("fd slot", fd), or ("why there is none", -1)."""
         if why := missing():
             return why, -1
         slot_bytes = min(SLOT_BYTES, max(1, ceil_div(largest_bytes, _PAGE_BYTES)) * _PAGE_BYTES)
-        size_bytes, fd = memory_bytes(ranks, slot_bytes), -1
+        size_bytes = memory_bytes(ranks, slot_bytes)
         try:
-            fd = os.memfd_create(f"regista-collectives-{self._rank}", os.MFD_CLOEXEC)
-            os.posix_fallocate(fd, 0, size_bytes)
+            fd = allocated(f"regista-collectives-{self._rank}", size_bytes)
         except OSError as error:
-            if fd >= 0:
-                os.close(fd)
             return f"no room for {size_bytes} B: {error.strerror}", -1
         return f"{fd} {slot_bytes}", fd
 

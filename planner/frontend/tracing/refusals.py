@@ -1,4 +1,4 @@
-"""The refusal that ends tracing, whichever tracer it comes from."""
+"""The refusal after which the other tracer is not tried."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ __all__ = ["InvalidForBothTracers"]
 
 
 class InvalidForBothTracers(InvalidProgram):
-    """A refusal that the other tracer would say worse, or not see."""
+    """A refusal of a module that holds for both tracers: the other one would accept what it must not, or name a cause that is less clear."""

@@ -193,6 +193,7 @@ def test_what_a_rank_left_before_it_ended_is_read() -> None:
     peer.wait()
     memory.view(torch.int32)[16] = 1
     Counters(memory, 0, (0, 1), lives, timeout_s=5).meet()
+    assert memory.view(torch.int32)[[0, 16]].tolist() == [1, 1], "both have come once"
 
 
 def test_counters_run_around() -> None:
@@ -202,3 +203,4 @@ def test_counters_run_around() -> None:
     for end in ends:
         end._count = 2**32 - 3
     on_ranks(2, lambda rank: [ends[rank].meet() for _ in range(6)] and None)
+    assert memory.view(torch.int32)[[0, 16]].tolist() == [3, 3]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.comm.host import inbox
-from backend.comm.host.inbox import FRAMES, Arrived, Inbox, Outbox
+from backend.comm.host.inbox import FRAMES, Arrived, Inbox, Outbox, connect_inboxes
 from backend.comm.transport import Frame, Mesh
 from tests.backend.comm.test_transport import WAIT_S, connect
 
@@ -23,19 +23,19 @@ Ends = tuple[Inbox, dict[int, Outbox]]
 
 
 def made(senders: tuple[int, ...] = (3, 5)) -> Ends:
-    bell = os.eventfd(0, os.EFD_NONBLOCK)
+    doorbell = os.eventfd(0, os.EFD_NONBLOCK)
     rings = {sender: memoryview(mmap.mmap(-1, inbox._BYTES)).cast("Q") for sender in senders}
-    return Inbox(rings, bell), {sender: Outbox(ring, bell) for sender, ring in rings.items()}
+    return Inbox(rings, doorbell), {sender: Outbox(ring, doorbell) for sender, ring in rings.items()}
 
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     yield (both := made())
-    os.close(both[0].bell)
+    os.close(both[0].doorbell)
 
 
 def rings(box: Inbox) -> bool:
-    return bool(select.select([box.bell], [], [], 0)[0])
+    return bool(select.select([box.doorbell], [], [], 0)[0])
 
 
 @given(
@@ -56,7 +56,7 @@ def test_what_is_taken_is_what_was_sent_by_each_sender_and_nothing_twice(story: 
             kind = Frame.DONE if act % 2 else Frame.ACK
             assert out[sender].send(kind, [(number, act)]) == 1
             sent.append((sender, kind, number, act))
-    os.close(box.bell)
+    os.close(box.doorbell)
     for sender in (3, 5):
         assert [frame for frame in taken if frame[0] == sender] == [frame for frame in sent if frame[0] == sender]
 
@@ -72,11 +72,11 @@ def test_a_full_ring_takes_no_more_and_takes_again_once_it_was_read(ends: Ends) 
     assert box.take() == [(3, Frame.DONE, 8, 9)]
 
 
-def test_the_bell_rings_once_for_a_receiver_that_sleeps_and_never_for_one_that_is_awake(ends: Ends) -> None:
+def test_the_doorbell_rings_once_for_a_receiver_that_sleeps_and_never_for_one_that_is_awake(ends: Ends) -> None:
     box, out = ends
     out[3].send(Frame.ACK, [(1, 0)])
     out[3].send(Frame.ACK, [(2, 0)])
-    assert os.eventfd_read(box.bell) == 1
+    assert os.eventfd_read(box.doorbell) == 1
     box.wakes()
     out[3].send(Frame.ACK, [(3, 0)])
     assert not rings(box)
@@ -87,7 +87,7 @@ def test_the_bell_rings_once_for_a_receiver_that_sleeps_and_never_for_one_that_i
 
 
 def test_a_receiver_that_goes_to_sleep_again_and_again_misses_no_frame(ends: Ends) -> None:
-    """Symptom of a missed bell: the receiver waits for ever for a frame that lies there."""
+    """Symptom of a missed ring: the receiver waits for ever for a frame that lies there."""
     box, out = ends
 
     def send(sender: int) -> None:
@@ -107,7 +107,7 @@ def test_a_receiver_that_goes_to_sleep_again_and_again_misses_no_frame(ends: End
             got += more
             continue
         if len(got) < COUNT * len(out):
-            assert select.select([box.bell], [], [], WAIT_S)[0], "a frame lies there and nobody rang"
+            assert select.select([box.doorbell], [], [], WAIT_S)[0], "a frame lies there and nobody rang"
             box.heard()
     for sender in out:
         assert [number for other, _, number, _ in got if other == sender] == list(range(COUNT))
@@ -125,7 +125,7 @@ def test_frames_of_another_process_arrive(ends: Ends) -> None:
             os._exit(0)
     got: list[Arrived] = []
     while len(got) < COUNT:
-        assert select.select([box.bell], [], [], WAIT_S)[0]
+        assert select.select([box.doorbell], [], [], WAIT_S)[0]
         box.heard()
         box.wakes()
         got += box.take()
@@ -139,7 +139,7 @@ def connected(meshes: dict[int, Mesh], wanted: dict[int, bool]) -> dict[int, Inb
     boxes: dict[int, Inbox | None] = {}
     threads = [
         threading.Thread(
-            target=lambda rank=rank: boxes.update({rank: inbox.connect(meshes[rank], set(meshes) - {rank}, wanted=wanted[rank])})
+            target=lambda rank=rank: boxes.update({rank: connect_inboxes(meshes[rank], set(meshes) - {rank}, wanted=wanted[rank])})
         )
         for rank in meshes
     ]

@@ -178,10 +178,12 @@ def box(meshes: dict[int, Mesh]) -> SharedInbox:
 
 
 def rang(box: SharedInbox) -> bool:
-    return bool(select.select([box.bell], [], [], 0)[0])
+    return bool(select.select([box.doorbell], [], [], 0)[0])
 
 
-def test_the_bell_rings_only_where_nobody_attends_and_the_last_to_leave_takes_what_came(meshes: dict[int, Mesh], box: SharedInbox) -> None:
+def test_the_doorbell_rings_only_where_nobody_attends_and_the_last_to_leave_takes_what_came(
+    meshes: dict[int, Mesh], box: SharedInbox
+) -> None:
     inbox = Inbox(meshes[1], shared=box)
     inbox.reader.attend()
     inbox.reader.attend()
@@ -194,7 +196,7 @@ def test_the_bell_rings_only_where_nobody_attends_and_the_last_to_leave_takes_wh
 
 
 def test_short_acts_are_attended_and_a_long_one_is_not(meshes: dict[int, Mesh], box: SharedInbox) -> None:
-    """In the first and in the long act a message comes.  After a short one it is taken at once; in the long one it rings the bell."""
+    """One message comes during a short act, one during a long act: the first is taken right after that act, the second rings the doorbell."""
     inbox, seen = Inbox(meshes[1], idle=False, shared=box), list[tuple[str, bool, int]]()
 
     def perform(act: BegunAct) -> list[BegunAct]:

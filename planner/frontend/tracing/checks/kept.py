@@ -44,7 +44,7 @@ class Kept:
             return None if bool((value != value).any()) else value
 
     def ask(self) -> None:
-        """Note that the line of the user's that runs now has asked for its value."""
+        """Record that the user's line which runs at present asked for the value."""
         line = calling_line()
         self.asked = self.asked or ("torch's own code" if line is None else f"'{linecache.getline(*line).strip()}' in {Path(line[0]).name}")
 
