@@ -92,6 +92,7 @@ MODULES = (
     Experiment(name="contention_plan", module="network.contention_plan", small=("--smoke",)),
     Experiment(name="expert_routing", module="expert_routing.__main__", small=("--smoke",)),
     Experiment(name="recompute_plans", module="recompute.plans", small=("--smoke",)),
+    Experiment(name="wide_deep", module="oneflow.wide_deep", small=("--smoke",)),
     Experiment(name="buyer", small=("--smoke",), performed=False),
     Experiment(name="quota_boundary", module="oneflow.quota_boundary", simulated=False),
     Experiment(name="overlap", module="oneflow.overlap", simulated=False),

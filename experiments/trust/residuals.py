@@ -1,8 +1,8 @@
 """Residuals of simulated Plans, which intervals of ``regista simulate``, ``plan`` and ``whatif`` are made of.
 
 roofline    DLPerf's models on dlperf-v100 without its kernel table (manifests/roofline.toml): nothing was fitted to them
-kernels     DLPerf's models and ZeRO's on dlperf-v100 as it is shipped; NeuSight's float32 models: their device's products are in the tables, no
-            model was seen
+kernels     DLPerf's models and ZeRO's on dlperf-v100 as it is shipped, Wide & Deep without the constant that is fitted to it; NeuSight's float32
+            models: their device's products are in the tables, no model was seen
 measured    own_gpt: acts measured one by one on this project's machine
 """
 
@@ -28,7 +28,7 @@ LOW_MIXED = {"fp16-mixed", "bf16-mixed"}
 
 def save_residuals(path: Path = FILE) -> None:
     """Write regista/trust/residuals.csv from the committed rows."""
-    rows = [*_presets(), *_kernels(), *_measured()]
+    rows = [*_presets(), *_wide_deep(), *_kernels(), *_measured()]
     pd.DataFrame(rows, columns=list(COLUMNS)).pipe(lambda table: save_text(path, table.to_csv(index=False, float_format="%.4g")))
 
 
@@ -63,6 +63,11 @@ def _presets() -> Iterator[dict[str, object]]:
             low = str(row.get("dtype", "")) in LOW or str(row.get("precision", "")) in LOW_MIXED
             prices = Prices.ROOFLINE if name == "roofline" else Prices.KERNELS
             yield _row(device.kind if name == "roofline" else device.kernels, prices, name, _devices(row), row["sim_step_s"], low, paper)
+
+
+def _wide_deep() -> Iterator[dict[str, object]]:
+    for _, row in pd.read_csv(RESULTS / "wide_deep.csv").iterrows():
+        yield _row("v100-sxm", Prices.KERNELS, "wide_deep", row["gpus"], row["shipped_s"], False, row["shipped_s"] / row["paper_s"])
 
 
 def _kernels() -> Iterator[dict[str, object]]:

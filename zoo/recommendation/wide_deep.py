@@ -4,7 +4,7 @@
 
 The configuration is that of OneFlow's DLPerf runs: 2 wide and 26 deep fields that share one table each, 13 dense ones, 7 hidden layers of
 1024, a global batch of 16384; the vocabulary grows from 3.2 to 819 million rows.  Theirs drop half of each hidden layer's output
-(``--deep_dropout_rate 0.5`` in vocab_x2.sh); here dropout is 0 by default.
+(``--deep_dropout_rate 0.5`` in vocab_x2.sh); here dropout is 0 by default.  They split the wide table by rows and the deep one by columns.
 """
 
 from __future__ import annotations
