@@ -34,7 +34,7 @@ from experiments.fidelity.figures import draw_parity, draw_residuals
 from experiments.fidelity.fit import Case, predicted
 from experiments.fidelity.points import Point, points, sample
 from experiments.fidelity.score import FOLDS, SEED, cross_validated, order_kept, summary, table
-from experiments.fidelity.works import kept_work, work_path
+from experiments.fidelity.works import keep_work, kept_work, work_path
 from experiments.trust import record
 
 __all__ = ["main", "run"]
@@ -62,18 +62,13 @@ def small(data: str) -> tuple[Point, ...]:
     return tuple(soonest[: 2 if any(data in sets for sets in FITTED.values()) else 1])
 
 
-def _keep(folder: Path, point: Point) -> str:
-    kept_work(point, folder)
-    return point.name
-
-
 def prepared(wanted: Sequence[Point], folder: Path, jobs: int) -> list[Case]:
     """Every point with its Work, planned where it is not kept yet."""
     order = list(wanted)
     random.Random(SEED).shuffle(order)
     if jobs > 1:
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            for _ in track(pool.map(partial(_keep, folder), order), total=len(order), description="plans"):
+            for _ in track(pool.map(partial(keep_work, folder), order), total=len(order), description="plans"):
                 pass
     return [(point, kept_work(point, folder)) for point in wanted]
 
@@ -162,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--machines", nargs="+", default=list(FITTED), choices=list(FITTED), help="only these; other rows stay as they are")
     parser.add_argument("--kept", action="store_true", help="only points whose Plan is kept already")
     parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
-    parser.add_argument("--jobs", type=int, default=2, help="plans made at once")
+    parser.add_argument("--jobs", type=int, help="plans made at once (default 2; with --smoke 1)")
     parser.add_argument("--rounds", type=int, default=6, help="steps of the fit, at most")
     parser.add_argument("--out", type=Path, default=KEPT / "smoke", help="where --smoke writes")
     args = parser.parse_args(argv)
@@ -177,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             most=args.sample,
             smoke=args.smoke,
             kept=args.kept,
-            jobs=1 if args.smoke else args.jobs,
+            jobs=args.jobs or (1 if args.smoke else 2),
             rounds=2 if args.smoke else args.rounds,
         )
     rows = pd.read_csv(results / "fidelity.csv")

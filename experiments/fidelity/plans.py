@@ -5,8 +5,10 @@
 
 Megatron   gradients are all-reduced once the stage's last backward pass is over (one buffer, nothing overlaps): control Regsts hold them
            back; a recomputed layer is recomputed whole; passes stand in the order of the program.
-OneFlow    gradients are reduced as they arise, beside the backward pass; only what the backward pass reads is recomputed; an act begins as
-           soon as its Regsts allow (1F1B by quotas).
+OneFlow    gradients are reduced as they arise, beside the backward pass; with tensor parallelism after it, since its script then has every
+           collective on the stream that computes (``if tensor_model_parallel_size > 1: nccl_use_compute_stream(True)``, OneFlow-Benchmark,
+           LanguageModeling/GPT/oneflow_gpt/training.py).  Only what the backward pass reads is recomputed; an act begins as soon as its
+           Regsts allow (1F1B by quotas).
 
 The cluster that the search is told is the data sheet's, and all layouts that matter are pinned, so the Plan does not depend on anything that
 is calibrated later.  Memory has no limit here: the points ran.
@@ -113,7 +115,8 @@ def _planned(point: Point, graph: LogicalGraph) -> Planned:
     plan = lower(staged, assignment, cluster, recipe)
     if point.system is System.MEGATRON:
         plan = plan if point.interleave > 1 else _in_program_order(plan)
-        plan = _late_gradients(plan) if point.dp > 1 else plan
+    if point.dp > 1 and (point.system is System.MEGATRON or point.tp > 1):
+        plan = _late_gradients(plan)
     verify(plan, dry_run)
     return Planned(plan=plan, types=_local_types(plan, assignment))
 

@@ -13,8 +13,9 @@ GPT on 4 nodes of 8 V100 (DLPerf, 2021: one 100 Gb/s nic per node), OneFlow and 
     tensor     6 L + 2 all-reduces of micro_batch s h fp16 numbers per micro-batch: 2 per layer and pass (forward, recomputation, backward),
     parallel   one for the embedding and one for the logits; in line with the compute
     data       one all-reduce of the fp16 gradients.  In line: after the backward.  Overlapped: layer by layer while the backward goes on
-    parallel   (with recomputation 3/4 of the step, an even pace over the layers, the embedding last).  Both are tabled for both systems,
-               since no row says which a run did; Megatron-LM of 2021 reduced after the backward
+    parallel   (with recomputation 3/4 of the step, an even pace over the layers, the embedding last).  Both are tabled for both systems.
+               In line are Megatron-LM of 2021, which reduced after the backward, and OneFlow with tensor parallelism, whose script then
+               puts every collective on the stream that computes (experiments.fidelity.plans)
     pipeline   (m + p - 1) / m of the time of the micro-batches, equal stages; transfers between stages are hidden     -> column ``theory``
 
 Every all-reduce is a ring simulated as flows, all groups at once, so that rings that leave a node share its nic.  Two constants per system:

@@ -15,6 +15,8 @@ from experiments.corpus.case import BATCH, Case, Trained
 from experiments.corpus.figure import commits, draw, summary
 from experiments.corpus.models import CASES
 from experiments.corpus.perform import Row, outcomes
+from experiments.corpus.same_model import DEFAULT
+from experiments.corpus.same_model import RESULT as SAME_MODEL
 from planner.ir.errors import RegistaError
 
 
@@ -113,3 +115,12 @@ def test_an_error_of_ours_is_a_refusal_and_any_other_a_traceback() -> None:
     assert (row.status, row.error) == ("refused", "RegistaError")
     (row,) = outcomes(raising(KeyError("k")), ["data"])
     assert row.status == "unusable"  # on one device, too
+
+
+def test_libraries_agree_on_a_model_in_float32_and_no_device_is_used_above_three_quarters() -> None:
+    """Of the committed rows; the story: the same ViT-B/16 used a device by 51 % in one library and by 98.6 % in another."""
+    rows = pd.read_csv(SAME_MODEL)
+    alike = rows[(rows["library"] != DEFAULT) & (rows["precision"] == "fp32")].groupby(["model", "device"])["sim_step_s"]
+    assert alike.count().ge(2).all()
+    assert (alike.max() / alike.min()).max() <= 1.03
+    assert rows["sim_utilisation"].max() <= 0.75

@@ -105,9 +105,12 @@ def overlaps(point: Point) -> bool:
     return min(a.start_s for a in reduced) < over
 
 
-def test_gradients_overlap_with_the_backward_pass_in_oneflow_alone() -> None:
-    assert not overlaps(a_point(tp=2))
-    assert overlaps(a_point(tp=2, system=System.ONEFLOW))
+def test_gradients_overlap_with_the_backward_pass_in_oneflow_without_tensor_parallelism_alone() -> None:
+    wide = replace(SIZE, hidden=512, layers=12)  # its gradients fill more than a bucket
+    assert not overlaps(a_point(tp=1, size=wide))
+    assert not overlaps(a_point(tp=2, size=wide))
+    assert overlaps(a_point(tp=1, size=wide, system=System.ONEFLOW))
+    assert not overlaps(a_point(tp=2, size=wide, system=System.ONEFLOW))
 
 
 def test_megatron_stages_perform_1f1b_in_its_order() -> None:
