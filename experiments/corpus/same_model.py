@@ -6,8 +6,8 @@ ViT-B/16     images of 224 x 224, 64 at a time: torchvision, timm, transformers,
 Llama        two layers of Llama 3 8B and 32,000 tokens of vocabulary, 2 x 2,048 tokens: transformers, the zoo
 zoo          every model at its default size
 
-In bf16-mixed, where products on an H100 take a fifteenth of their time, what libraries do otherwise shows: timm has one product for query, key and value,
-torchvision one and a copy of what it gave, transformers and the zoo three products.
+In bf16-mixed, where products on an H100 take a fifteenth of their time, what libraries do otherwise shows: timm has one product for query, key
+and value, torchvision one and a copy of what it gave, transformers and the zoo three products.
 
 One device, AdamW, everything simulated; utilisation is that of ``regista simulate`` (MFU over the data sheet's peaks).
 """
