@@ -2,7 +2,8 @@
 
     python -m experiments.fidelity.jobs.few      writes results/jobs_few.csv (4 minutes)
 
-out of the box      96 rows in bf16 with constants where every fit begins: no row was seen
+out of the box      96 rows in bf16 with constants at the round numbers where every fit begins.  Nothing is fitted; who chose the numbers had
+                    seen the table.
 20 rows             20 rows in bf16, drawn by a seed in turn from every model under a framework; all constants of the device are fitted to them,
                     and the other 76 are scored.  DRAWS times.
 one constant, fp8   what 8 bits gain on a product, fitted to four folds of the 65 rows in fp8 and scored on the fifth, five times; all other
