@@ -19,7 +19,7 @@ def test_rows_are_drawn_in_turn_from_every_group(seed: int) -> None:
 
 def test_committed_rows_leave_out_what_was_fitted_to_and_are_within_what_was_asked() -> None:
     rows = pd.read_csv(RESULT)
-    ways = dict(rows.groupby("way"))
+    ways = {str(way): part for way, part in rows.groupby("way")}
     assert len(ways["20 rows"]) == DRAWS * (len(ways["out of the box"]) - ROWS)
     size = {way: part["error"].abs() for way, part in ways.items()}
     assert size["out of the box"].mean() <= 0.10 and size["out of the box"].max() <= 0.25
