@@ -83,7 +83,7 @@ class SharedReader:
                     self._inbox.wakes()
 
     def leave(self) -> _Took:
-        """This thread no longer looks into the inbox; returns the acts that may start by frames that came before the doorbell was on again."""
+        """This thread stops looking into the inbox; the last that does takes what has come so far.  Returns the acts that may start by it."""
         if self._inbox is None:
             return []
         with self._counting:

@@ -75,12 +75,12 @@ class Inbox:
         return arrived
 
     def wakes(self) -> None:
-        """The receiver is awake from here on, and looks for frames itself: senders do not ring the doorbell."""
+        """Mark the receiver as awake: it looks for frames itself, and senders do not ring the doorbell."""
         for _, words in self._rings:
             words[_SLEEPS] = 0
 
     def sleeps(self) -> None:
-        """The receiver sleeps from here on: the next frame rings the doorbell.  Frames that came before are to be taken after this call."""
+        """Mark the receiver as asleep: the next frame rings the doorbell.  Frames that came before are to be taken after this call."""
         for _, words in self._rings:
             words[_SLEEPS] = 1
         with self._fence:

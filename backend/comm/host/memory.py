@@ -8,7 +8,9 @@ __all__ = ["allocated"]
 
 
 def allocated(name: str, size_bytes: int) -> int:
-    """The descriptor of new memory.  Every page is taken at once, so that a full machine is found now and not by a signal in the midst of an act.
+    """Allocate memory and return its descriptor.
+
+    Every page is taken at once, so that a full machine is found now and not by a signal in the midst of an act.
 
     Args:
         name: shown by the system (/proc), unique or not.

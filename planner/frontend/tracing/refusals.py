@@ -1,4 +1,4 @@
-"""The refusal after which the other tracer is not tried."""
+"""The refusal that ends tracing: where one of the two tracers raises it, the other is not tried."""
 
 from __future__ import annotations
 
