@@ -20,7 +20,6 @@ Interleaving gives each device one layer per chunk, embedding and head counting 
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import matplotlib as mpl
@@ -29,7 +28,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from experiments.common.small_size import refuse_over_committed
+from experiments.common.small_size import small_or_redrawn
 from planner.schedule import PipelineSchedule, check_schedule
 from planner.schedule.automatic import zb_auto
 from planner.schedule.classic import interleaved, one_f_one_b
@@ -176,12 +175,7 @@ def draw(table: pd.DataFrame) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
-    parser.add_argument("--smoke", action="store_true", help="one configuration; for experiments.reproduce --smoke, which writes elsewhere")
-    args = parser.parse_args()
-    if args.smoke:
-        refuse_over_committed(parser, CSV)
+    args = small_or_redrawn(__doc__, "one configuration", CSV)
     if not args.redraw:
         CSV.parent.mkdir(exist_ok=True)
         compute(most=1 if args.smoke else None).to_csv(CSV, index=False, float_format="%.10g")

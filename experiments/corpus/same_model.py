@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import regista
+from experiments.common.unlimited import with_unlimited_memory
 from experiments.corpus.libraries import make_ready
 from planner.cost import AnalyticCost
 from planner.frontend import Program
@@ -41,7 +42,6 @@ DEVICES = ("h100-sxm", "a100-80gb-sxm")
 PRECISIONS = ("fp32", "bf16-mixed")
 BATCH, SEQ, VOCAB, LAYERS = 64, 2048, 32000, 2
 VIT, LLAMA, DEFAULT = "ViT-B/16", "Llama 3 8B, 2 layers", "zoo, default size"
-_LIMITLESS = 10**15
 
 
 class _Logits(nn.Module):
@@ -98,9 +98,8 @@ def programs() -> Iterator[tuple[str, str, Program | str]]:
 
 
 def one_device(name: str) -> Cluster:
-    """One device of a cluster, on which everything fits."""
-    cluster = resolve_cluster(f"{name}:1")
-    return replace(cluster, devices_per_node=1, device=replace(cluster.device, memory_bytes=_LIMITLESS))
+    """A cluster of one device of a preset's kind, with unlimited memory."""
+    return with_unlimited_memory(replace(resolve_cluster(f"{name}:1"), devices_per_node=1))
 
 
 def main() -> None:

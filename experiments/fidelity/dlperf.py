@@ -21,6 +21,7 @@ import pandas as pd
 
 import regista
 from experiments.common.robust_fit import Floats, fitted
+from experiments.common.unlimited import with_unlimited_memory
 from planner.cost.kernels import KernelModel
 from planner.cost.kernels.convolutions import convolution_rates
 from planner.ir.cluster import Cluster
@@ -48,7 +49,6 @@ MXNET_S = {"ResNet-50 fp32": 128 / 392.24, "ResNet-50 AMP": 256 / 1393.87, "Insi
 """Seconds per step on one GPU of NGC MXNet (ResNet-50) and MXNet (InsightFace), from the same reports."""
 START, LOW, HIGH = (0.8, 0.8, 2.0), (0.3, 0.3, 1.0), (1.5, 1.5, 4.0)
 """Share of the product's rate in float32 and float16, gain of filters that move by one in float32.  4: what tiles of 4 x 4 save."""
-_LIMITLESS = 10**12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +65,8 @@ class Case:
         """DLPerf's nodes.  What does not fit 16 GB in our format is priced all the same: OneFlow's runs did fit."""
         nodes = max(1, self.gpus // 8)
         cluster = resolve_cluster(f"dlperf-v100:{nodes}")
-        device = replace(cluster.device, kernels=DEVICE, memory_bytes=_LIMITLESS)
-        return replace(cluster, devices_per_node=self.gpus // nodes, device=device)
+        device = replace(cluster.device, kernels=DEVICE)
+        return with_unlimited_memory(replace(cluster, devices_per_node=self.gpus // nodes, device=device))
 
     def plan(self) -> Plan:
         """Batch norm takes each device's own statistics, as OneFlow's does."""

@@ -16,7 +16,6 @@ A GPT of four layers as a pipeline of two stages, each on two nodes of one devic
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 import regista
-from experiments.common.small_size import refuse_over_committed
+from experiments.common.small_size import small_or_redrawn
 from planner.cost import AnalyticCost
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from planner.ir.traces.trace import Trace, check_trace
@@ -114,12 +113,7 @@ def draw() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
-    parser.add_argument("--smoke", action="store_true", help="two nics; for experiments.reproduce --smoke, which writes elsewhere")
-    args = parser.parse_args()
-    if args.smoke:
-        refuse_over_committed(parser, CSV)
+    args = small_or_redrawn(__doc__, "two nics", CSV)
     if not args.redraw:
         measure(NICS_BYTES_PER_S[:2] if args.smoke else NICS_BYTES_PER_S)
     draw()

@@ -14,10 +14,9 @@ memory     what does not fit 16 GB in our format is priced all the same: OneFlow
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +25,10 @@ from matplotlib.figure import Figure
 
 import regista
 from experiments.common.robust_fit import Floats, fitted
-from experiments.common.small_size import refuse_over_committed
+from experiments.common.small_size import small_or_redrawn
+from experiments.common.unlimited import with_unlimited_memory
 from experiments.fidelity.dlperf import predicted_s
+from planner.cost.clusters import preset
 from planner.ir.cluster import Cluster
 from planner.ir.plan import Plan
 from regista.analysis.whatif import changed_cluster
@@ -40,9 +41,8 @@ TABLE, RESULT = HERE / "paper_numbers/oneflow_dlperf_wide_deep_v100.csv", HERE /
 PICTURE = HERE / "figures/wide_deep.png"
 PINS = ("wide.weight=S(0)", "deep.weight=S(1)")
 FITTED_BATCH = 4096
-SHIPPED_US, LOW_US, HIGH_US = 81.0, 20.0, 2000.0
-"""SHIPPED_US: of NCCL alone (dlperf-v100.toml); the column shipped_s is with it."""
-_LIMITLESS = 10**12
+SHIPPED_US, LOW_US, HIGH_US = 1e6 * preset("dlperf-v100").node.latency_s, 20.0, 2000.0
+"""SHIPPED_US: of NCCL alone; the column shipped_s is with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +64,10 @@ class Run:
     def cluster(self, latency_us: float) -> Cluster:
         """One of DLPerf's nodes with as many devices."""
         sets = (f"cluster.topology.devices_per_node={self.gpus}", f"cluster.links.node.latency_us={latency_us:.1f}")
-        cluster = changed_cluster(resolve_cluster("dlperf-v100:1"), sets)
-        return replace(cluster, device=replace(cluster.device, memory_bytes=_LIMITLESS))
+        return with_unlimited_memory(changed_cluster(resolve_cluster("dlperf-v100:1"), sets))
 
     def plan(self, latency_us: float) -> Plan:
-        """The Plan of OneFlow's script."""
+        """The Plan in the layout of OneFlow's script (see the module's text)."""
         rows = -(-self.vocab // 8) * 8
         model = f"zoo:wide_deep?batch={self.batch}&vocab={rows}&embedding={self.embedding}&layers={self.layers}"
         return regista.plan(
@@ -179,12 +178,7 @@ def summary(table: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
-    parser.add_argument("--smoke", action="store_true", help="four rows; for experiments.reproduce --smoke, which writes elsewhere")
-    args = parser.parse_args()
-    if args.smoke:
-        refuse_over_committed(parser, RESULT)
+    args = small_or_redrawn(__doc__, "four rows", RESULT)
     if args.redraw:
         table = pd.read_csv(RESULT)
     else:

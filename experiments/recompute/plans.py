@@ -21,14 +21,13 @@ Source: Korthikanti et al. 2022, arXiv:2205.05198.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 import regista.api as regista
-from experiments.common.small_size import refuse_over_committed
+from experiments.common.small_size import small_or_redrawn
 from planner.ir.actors.peak import live_bytes
 from zoo import ZOO
 
@@ -126,12 +125,7 @@ def draw(table: pd.DataFrame) -> Figure:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--redraw", action="store_true", help="draw from the CSV")
-    parser.add_argument("--smoke", action="store_true", help="a small model; for experiments.reproduce --smoke, which writes elsewhere")
-    asked = parser.parse_args()
-    if asked.smoke:
-        refuse_over_committed(parser, CSV)
+    asked = small_or_redrawn(__doc__, "a small model", CSV)
     if not asked.redraw:
         rows = rows_of(_SMALL, ("none", "attention"), layers=1) if asked.smoke else rows_of(SIZES)
         pd.DataFrame(rows).to_csv(CSV, index=False, lineterminator="\n")

@@ -69,7 +69,7 @@ def _run() -> None:
     training, _ = cases("dgxc")
     small, _ = cases("golden")
     tables, residuals, scored = [], [], list[tuple[list[Case], Held]]()
-    base = _fresh(load_machine("h100"))
+    base = fresh(load_machine("h100"))
     for name in ("h100", "gb200", "a100"):
         own = [case for case in training if case.job.machine == name]
         free: Free = [("", constant) for constant in SHARES] + list(XLA) if name == "h100" else [("", constant) for constant in FEW]
@@ -98,7 +98,7 @@ def _run() -> None:
     summary(rows).to_csv(SUMMARY, index=False, float_format="%.4g")
 
 
-def _fresh(machine: Machine) -> Machine:
+def fresh(machine: Machine) -> Machine:
     """Constants where a fit begins."""
     return replace(machine, values={name: c.start for name, c in CONSTANTS.items()}, environments={})
 

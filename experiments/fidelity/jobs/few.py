@@ -6,8 +6,8 @@ out of the box      96 rows in bf16 with constants at the round numbers where ev
                     seen the table.
 20 rows             20 rows in bf16, drawn by a seed in turn from every model under a framework; all constants of the device are fitted to them,
                     and the other 76 are scored.  DRAWS times.
-one constant, fp8   what 8 bits gain on a product, fitted to four folds of the 65 rows in fp8 and scored on the fifth, five times; all other
-                    constants are those that 20 rows in bf16 gave (the first draw)
+one constant, fp8   what 8 bits gain on a product, of the 65 rows in fp8, models in five folds: each is predicted without its fold.  All other
+                    constants are those that 20 rows in bf16 gave (the first draw).
 
 The rows that ship are fitted to all rows; what is printed here says what few rows are good for.
 """
@@ -16,38 +16,37 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from experiments.fidelity.jobs.__main__ import SHARES, XLA
-from experiments.fidelity.jobs.cases import Case, cases
-from experiments.fidelity.jobs.fit import Free, fitted, log_errors
-from regista.jobs.machines import CONSTANTS, Machine, load_machine
+from experiments.fidelity.jobs.__main__ import SHARES, XLA, fresh
+from experiments.fidelity.jobs.cases import Case
+from experiments.fidelity.jobs.cases import cases as published
+from experiments.fidelity.jobs.fit import Floats, Free, fitted, log_errors
+from experiments.fidelity.jobs.score import by_fold
+from regista.jobs.machines import load_machine
 
-__all__ = ["main", "predicted", "spread", "summary"]
+__all__ = ["main", "scored", "spread", "summary"]
 
 RESULT = Path(__file__).parents[2] / "results/jobs_few.csv"
-ROWS, DRAWS, FOLDS = 20, 10, 5
+ROWS, DRAWS = 20, 10
 LOW: Free = [("", "low_gain")]
 
 
-def predicted(way: str, draw: int, seen: int, scored: Sequence[Case], machine: Machine) -> list[dict[str, object]]:
-    """A row per job: what a machine says of it.   seen: rows that its constants were fitted to."""
-    errors = np.expm1(log_errors(scored, machine))
+def scored(way: str, draw: int, cases: Sequence[Case], errors: Floats) -> list[dict[str, object]]:
+    """A row per job.   errors: log(sim / paper), shape [cases]."""
     return [
         {
             "way": way,
             "draw": draw,
-            "fitted_rows": seen,
             "job": case.entry.name,
             "paper_s": case.paper_s,
             "sim_s": case.paper_s * (1 + error),
             "error": error,
         }
-        for case, error in zip(scored, errors.tolist(), strict=True)
+        for case, error in zip(cases, np.expm1(errors).tolist(), strict=True)
     ]
 
 
@@ -71,22 +70,20 @@ def summary(table: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    own = [case for case in cases("dgxc")[0] if case.job.machine == "h100"]
+    own = [case for case in published("dgxc")[0] if case.job.machine == "h100"]
     wide, low = ([case for case in own if case.job.running.precision.value == name] for name in ("bf16", "fp8"))
-    start = replace(load_machine("h100"), values={name: c.start for name, c in CONSTANTS.items()}, environments={})
-    rows = predicted("out of the box", 0, 0, wide, start)
+    start = fresh(load_machine("h100"))
+    rows = scored("out of the box", 0, wide, log_errors(wide, start))
     free: Free = [("", name) for name in SHARES] + [(framework, name) for framework, name in XLA if name != "low_gain"]
     first = start
     for draw in range(DRAWS):
         drawn = spread([case.group for case in wide], ROWS, draw)
         machine = fitted([wide[i] for i in sorted(drawn)], start, free)
         first = machine if draw == 0 else first
-        rows += predicted(f"{ROWS} rows", draw, ROWS, [case for i, case in enumerate(wide) if i not in drawn], machine)
+        others = [case for i, case in enumerate(wide) if i not in drawn]
+        rows += scored(f"{ROWS} rows", draw, others, log_errors(others, machine))
         print(f"draw {draw + 1} of {DRAWS}", flush=True)
-    order = random.Random(0).sample(low, len(low))
-    for fold in range(FOLDS):
-        seen = [case for i, case in enumerate(order) if i % FOLDS != fold]
-        rows += predicted("one constant, fp8", 0, len(seen), order[fold::FOLDS], fitted(seen, first, LOW))
+    rows += scored("one constant, fp8", 0, low, by_fold(low, first, LOW, rounds=6))
     table = pd.DataFrame(rows)
     table.insert(0, "point", range(1, len(table) + 1))
     table.to_csv(RESULT, index=False, float_format="%.5g")
