@@ -34,7 +34,7 @@ from experiments.fidelity.figures import draw_parity, draw_residuals
 from experiments.fidelity.fit import Case, predicted
 from experiments.fidelity.points import Point, points, sample
 from experiments.fidelity.score import FOLDS, SEED, cross_validated, order_kept, summary, table
-from experiments.fidelity.works import keep_work, kept_work, work_path
+from experiments.fidelity.works import kept_work, work_path
 from experiments.trust import record
 
 __all__ = ["main", "run"]
@@ -68,7 +68,7 @@ def prepared(wanted: Sequence[Point], folder: Path, jobs: int) -> list[Case]:
     random.Random(SEED).shuffle(order)
     if jobs > 1:
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            for _ in track(pool.map(partial(keep_work, folder), order), total=len(order), description="plans"):
+            for _ in track(pool.map(partial(kept_work, folder=folder), order), total=len(order), description="plans"):
                 pass
     return [(point, kept_work(point, folder)) for point in wanted]
 

@@ -30,7 +30,7 @@ from planner.ir.text import content_id
 from simulator.compiled import compile_plan
 from simulator.compiled.arrays import PlanArrays
 
-__all__ = ["Row", "Work", "Works", "keep_work", "kept_work", "work_of", "work_path"]
+__all__ = ["Row", "Work", "Works", "kept_work", "work_of", "work_path"]
 
 VERSION = 3
 Floats = NDArray[np.float64]
@@ -197,9 +197,3 @@ def kept_work(point: Point, folder: Path, graphs: dict[tuple[object, ...], Logic
     np.savez_compressed(part, **own, classes=np.int64(work.classes), **{f"t_{n}": v for n, v in work.tables._asdict().items()})
     part.replace(path)
     return work
-
-
-def keep_work(folder: Path, point: Point) -> str:
-    """See ``kept_work``; returns the point's name.  A process of its own finds it in this module, and not in a package's ``__main__``."""
-    kept_work(point, folder)
-    return point.name

@@ -66,8 +66,9 @@ def _presets() -> Iterator[dict[str, object]]:
 
 
 def _wide_deep() -> Iterator[dict[str, object]]:
+    device = preset("dlperf-v100").device.kernels
     for _, row in pd.read_csv(RESULTS / "wide_deep.csv").iterrows():
-        yield _row("v100-sxm", Prices.KERNELS, "wide_deep", row["gpus"], row["shipped_s"], False, row["shipped_s"] / row["paper_s"])
+        yield _row(device, Prices.KERNELS, "wide_deep", row["gpus"], row["shipped_s"], False, row["shipped_s"] / row["paper_s"])
 
 
 def _kernels() -> Iterator[dict[str, object]]:

@@ -57,7 +57,7 @@ def scored_sets() -> list[ScoredSet]:
     """Every set whose rows are there."""
     return [
         scored
-        for read in (_jobs, _unseen, _fidelity, _kernels, _models, _nccl, _dlperf, _wide_deep, _presets, _own)
+        for read in (_jobs, _unseen, _fidelity, _kernels, _models, _nccl, _dlperf, _presets, _own)
         for scored in read()
         if len(scored.points) > 0
     ]
@@ -284,38 +284,37 @@ def summarised_rows() -> list[dict[str, object]]:
 
 
 def _dlperf() -> Iterator[ScoredSet]:
-    rows = _table("dlperf.csv")
-    if rows is None:
-        return
-    yield ScoredSet(
-        name="DLPerf: ResNet-50, BERT-base, InsightFace",
-        quantity="seconds per step",
-        points=rows.assign(device=rows["table"], group=rows["table"])[["device", "group", "error"]],
-        predicted="sim",
-        given="paper",
-        left_out="all of OneFlow's rows: three constants of convolutions are fitted to three rows of MXNet",
-        command="python -m experiments.fidelity.dlperf",
-        split=True,
-    )
-
-
-def _wide_deep() -> Iterator[ScoredSet]:
-    rows = _table("wide_deep.csv")
-    if rows is None:
-        return
-    unseen = rows[rows["fitted"] == 0]
-    yield ScoredSet(
-        name="DLPerf: Wide & Deep",
-        quantity="seconds per step",
-        points=unseen.assign(device=unseen["part"], group=unseen["part"])[["device", "group", "error"]],
-        predicted="sim",
-        given="paper",
-        left_out="all rows but four (8 GPUs, 2 hidden layers, batches up to 4096), to which one constant is fitted",
-        command="python -m experiments.oneflow.wide_deep",
-        published=len(rows),
-        missing=f"{len(rows) - len(unseen)} are fitted to",
-        split=True,
-    )
+    for module, part, models, left_out in (
+        (
+            "fidelity.dlperf",
+            "table",
+            "ResNet-50, BERT-base, InsightFace",
+            "all of OneFlow's rows: three constants of convolutions are fitted to three rows of MXNet",
+        ),
+        (
+            "oneflow.wide_deep",
+            "part",
+            "Wide & Deep",
+            "all rows but four (8 GPUs, 2 hidden layers, batches up to 4096), to which one constant is fitted",
+        ),
+    ):
+        rows = _table(f"{module.partition('.')[2]}.csv")
+        if rows is None:
+            continue
+        unseen = rows[rows["fitted"] == 0] if "fitted" in rows else rows
+        seen = len(rows) - len(unseen)
+        yield ScoredSet(
+            name=f"DLPerf: {models}",
+            quantity="seconds per step",
+            points=unseen.assign(device=unseen[part], group=unseen[part])[["device", "group", "error"]],
+            predicted="sim",
+            given="paper",
+            left_out=left_out,
+            command=f"python -m experiments.{module}",
+            published=len(rows),
+            missing=f"{seen} are fitted to" if seen else "",
+            split=True,
+        )
 
 
 def _presets() -> Iterator[ScoredSet]:

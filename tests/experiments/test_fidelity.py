@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -237,6 +239,15 @@ def test_the_small_size_plans_fits_scores_and_draws_every_set_in_its_own_folder(
     assert (rows["sim_s"] > 0).all()
     assert set(rows.loc[rows["predicted_by"] == "held out", "data"]) == {"sc21", "seqpar"}
     assert {path.name for path in tmp_path.glob("*.png")} == {"fidelity.png", "fidelity_residuals.png"}
+
+
+@pytest.mark.thorough
+def test_the_command_plans_in_processes_of_its_own(tmp_path: Path) -> None:
+    """Story: they looked for a function of the command's ``__main__``, which a spawned process does not load, and make fidelity planned nothing."""
+    command = [sys.executable, "-m", "experiments.fidelity", "--smoke", "--machines", "v100", "--jobs", "2", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(pd.read_csv(tmp_path / "fidelity.csv")) == 2
 
 
 @pytest.mark.parametrize("folder", ["results", "fidelity/new"])
