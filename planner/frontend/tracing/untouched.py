@@ -21,7 +21,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from planner.frontend.tracing.reachable import Snapshot
 from planner.frontend.tracing.source import line_that_changes, shown_line
-from planner.ir.errors import InvalidProgram
+from planner.ir.errors import InvalidProgram, RegistaError
 
 __all__ = [
     "as_in_make_fx",
@@ -44,7 +44,8 @@ def untouched(roots: Mapping[str, object], again: Callable[[], object] | None = 
         again: does once more what is done inside, to see which line of the user's draws.
 
     Raises:
-        InvalidProgram: Python's or numpy's random numbers were drawn.  A plan would repeat what was drawn while tracing.
+        InvalidProgram: Python's or numpy's random numbers were drawn.  A plan would repeat what was drawn while tracing.  It replaces any other
+            refusal from inside, which another draw might not bring about (all layers left out, say).
     """
     snapshot, generators = Snapshot(roots), _generators()
 
@@ -52,12 +53,18 @@ def untouched(roots: Mapping[str, object], again: Callable[[], object] | None = 
         snapshot.restore()
         _set_generators(generators)
 
+    other: RegistaError | None = None
     try:
-        yield snapshot
+        try:
+            yield snapshot
+        except RegistaError as error:
+            other = error
         drawn = next((name for name, state in _generators().items() if name != "torch" and state != generators[name]), None)
     finally:
         restore()
     if drawn is None:
+        if other is not None:
+            raise other
         return
     try:
         line = None if again is None else line_that_changes(lambda: _generators()[drawn], again)
@@ -67,7 +74,7 @@ def untouched(roots: Mapping[str, object], again: Callable[[], object] | None = 
         f"forward draws from {drawn}, Python's own generator{f', at {shown_line(line)}' if line is not None else ''}: a plan would repeat for ever "
         "what it drew while it was traced; draw with torch and let a tensor choose (a layer that is dropped now and then: "
         "x = torch.where(torch.rand(()) < rate, x, layer(x))), or set the rate to 0"
-    )
+    ) from other
 
 
 def _generators() -> dict[str, object]:

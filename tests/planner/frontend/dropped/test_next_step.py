@@ -301,6 +301,11 @@ def test_a_layer_that_a_number_of_python_leaves_out_is_refused_with_the_line_and
         Program(SometimesDropped(draw), torch.ones(2, 4)).graph()
 
 
+def test_a_draw_that_leaves_every_layer_out_is_refused_as_a_draw() -> None:
+    with pytest.raises(InvalidProgram, match=r"draws from random, Python's own generator, at .*test_next_step\.py:\d+ '.*draw"):
+        Program(SometimesDropped(lambda: 0.5 + 0.5 * random.random()), torch.ones(2, 4)).graph()
+
+
 def test_the_rewrite_of_a_layer_that_is_left_out_is_planned() -> None:
     layer = nn.Linear(4, 4)
 
