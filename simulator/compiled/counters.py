@@ -13,10 +13,11 @@ from simulator.compiled.kernel import edition, filled, record
 __all__ = ["Counters", "first_counters"]
 
 # One record per thing, what never changes beside what is counted: a few arrays are quick to hand to functions, and neighbours in memory.
-# missing: ports that keep an actor from firing.   short: channels of an in port without a block to read.   stuck: channels of an out port
-# that hold all of its blocks.   In the middle of a block (phase > 0) a port keeps nobody.
+# missing: what keeps an actor from becoming a candidate of its lane: ports, and that it is one already, or runs.   short: channels of an in
+# port without a block to read.   stuck: channels of an out port that hold all of its blocks.   In the middle of a block (phase > 0) a port keeps
+# nobody.
 _ACTOR = record(
-    "at acts total lane priority group workspace rank_class in_first in_last out_first out_last begun missing busy can_fire to_check flow paced",
+    "at acts total lane priority group workspace rank_class in_first in_last out_first out_last begun missing can_fire flow paced",
     "duration_s",
 )
 _IN = record("owner acts chan_first chan_last consumed phase short")

@@ -23,7 +23,7 @@ from planner.ir.errors import InvalidCluster
 from simulator.compiled.arrays import KernelResult, PlanArrays
 from simulator.compiled.counters import first_counters
 from simulator.compiled.flow_tables import FlowTables
-from simulator.compiled.kernel import kernel
+from simulator.compiled.kernel import idx, kernel
 from simulator.compiled.pace_kernel import begin_flow, begin_paced, drop_event, end_flow, end_later, schedule, settle_speeds
 
 __all__ = ["play_events"]
@@ -65,19 +65,21 @@ def _play(g, full):  # type: ignore[no-untyped-def]
     tally.asks = 0
     if not asked:
         for a in range(actors):
-            actor = g.actor[a]
+            actor = g.actor[idx(a)]
             for i in range(actor.in_first, actor.in_last):
                 actor.missing += _count_short(i, g)
             for o in range(actor.out_first, actor.out_last):
                 actor.missing += _count_stuck(o, g)
-            _check_later(a, g)
+            actor.missing += 1
+            if actor.total > 0:
+                _one_less(a, g)
     while True:
         for n in range(tally.to_check):
-            _join(g.to_check[n], now, g, full)
+            _join(g.to_check[idx(n)], now, g, full)
         tally.to_check = 0
         for n in range(tally.may_choose):
-            lane = g.may_choose[n]
-            g.lane[lane].may_choose = 0
+            lane = g.may_choose[idx(n)]
+            g.lane[idx(lane)].may_choose = 0
             a = _choose(lane, g)
             if a >= 0:
                 _start(a, lane, now, g, full)
@@ -94,74 +96,76 @@ def _play(g, full):  # type: ignore[no-untyped-def]
             drop_event(g.times, g.codes, tally.events)
             tally.events -= 1
             if code < actors:
-                if g.actor[code].paced == 0 or g.pace[code].end_s == now:
+                if g.actor[idx(code)].paced == 0 or g.pace[idx(code)].end_s == now:
                     _finish(code, now, g, full)
                 else:
                     end_later(code, now, g)
             elif (code - actors) & 1:
-                channel = g.channel[(code - actors) >> 1]
+                channel = g.channel[idx((code - actors) >> 1)]
                 _ack_arrives(channel, g, full)
-                sender = g.into[channel.into]
+                sender = g.into[idx(channel.into)]
                 if sender.consumed > channel.acked:
                     last = (channel.acked + 1) * sender.acts - 1
-                    schedule(g.end_s[g.actor[channel.dst].at + last] + channel.ack_s, code, g)
+                    schedule(g.end_s[idx(g.actor[idx(channel.dst)].at + last)] + channel.ack_s, code, g)
             else:
-                channel = g.channel[(code - actors) >> 1]
+                channel = g.channel[idx((code - actors) >> 1)]
                 _ready_arrives(channel, g)
-                source = g.out[channel.out]
+                source = g.out[idx(channel.out)]
                 if source.produced > channel.received:
                     last = (channel.received - channel.full + 1) * source.acts - 1
-                    schedule(g.end_s[g.actor[channel.src].at + last] + channel.ready_s, code, g)
+                    schedule(g.end_s[idx(g.actor[idx(channel.src)].at + last)] + channel.ready_s, code, g)
 
 
 @kernel
 def _count_short(i, g):  # type: ignore[no-untyped-def]
     """Whether the next block of an in port is missing (not InPort.readable); keeps count of the channels that owe it."""
-    port = g.into[i]
-    port.short = 0
+    port = g.into[idx(i)]
+    short = 0
     for x in range(port.chan_first, port.chan_last):
-        port.short += g.channel[g.in_chan[x]].received <= port.consumed
-    return port.short > 0
+        short += g.channel[idx(g.in_chan[idx(x)])].received <= port.consumed
+    port.short = short
+    return short > 0
 
 
 @kernel
 def _count_stuck(o, g):  # type: ignore[no-untyped-def]
     """Whether an out port has no free block (not OutPort.free); keeps count of the channels that hold them all."""
-    port = g.out[o]
-    port.stuck = 0
+    port = g.out[idx(o)]
+    stuck = 0
     for c in range(port.chan_first, port.chan_last):
-        port.stuck += port.produced - g.channel[c].acked >= port.quota
-    return port.stuck > 0
+        stuck += port.produced - g.channel[idx(c)].acked >= port.quota
+    port.stuck = stuck
+    return stuck > 0
 
 
 @kernel
-def _check_later(a, g):  # type: ignore[no-untyped-def]
-    if not g.actor[a].to_check:
-        g.actor[a].to_check = 1
-        g.to_check[g.tally[0].to_check] = a
+def _one_less(a, g):  # type: ignore[no-untyped-def]
+    """One thing less keeps an actor from being a candidate of its lane; if it was the last, the actor joins when the instant has settled."""
+    actor = g.actor[idx(a)]
+    actor.missing -= 1
+    if actor.missing == 0:
+        g.to_check[idx(g.tally[0].to_check)] = a
         g.tally[0].to_check += 1
 
 
 @kernel
 def _let_choose(number, g):  # type: ignore[no-untyped-def]
-    lane = g.lane[number]
+    lane = g.lane[idx(number)]
     if lane.running < 0 and not lane.may_choose:
         lane.may_choose = 1
-        g.may_choose[g.tally[0].may_choose] = number
+        g.may_choose[idx(g.tally[0].may_choose)] = number
         g.tally[0].may_choose += 1
 
 
 @kernel
 def _join(a, now, g, full):  # type: ignore[no-untyped-def]
-    """An actor that can fire from now on becomes a candidate of its lane."""
-    actor = g.actor[a]
-    actor.to_check = 0
-    if actor.missing > 0 or actor.busy or actor.can_fire or actor.begun >= actor.total:
-        return
+    """An actor that can fire from now on becomes a candidate of its lane; that keeps it from becoming one again until its act has ended."""
+    actor = g.actor[idx(a)]
+    actor.missing = 1
     actor.can_fire = 1
     if full:
-        g.ready_s[actor.at + actor.begun] = now
-    lane = g.lane[actor.lane]
+        g.ready_s[idx(actor.at + actor.begun)] = now
+    lane = g.lane[idx(actor.lane)]
     if lane.turns == 0:
         _queue_actor(a, lane.first, lane.waiting, g.waiting, g.actor)
         lane.waiting += 1
@@ -171,10 +175,10 @@ def _join(a, now, g, full):  # type: ignore[no-untyped-def]
 @kernel
 def _choose(number, g):  # type: ignore[no-untyped-def]
     """StreamGate.choose: whose turn it is, or the most urgent; -1: nobody can fire."""
-    lane = g.lane[number]
+    lane = g.lane[idx(number)]
     if lane.turns > 0:
-        a = g.order[lane.order_first + lane.position]
-        if not g.actor[a].can_fire:
+        a = g.order[idx(lane.order_first + lane.position)]
+        if not g.actor[idx(a)].can_fire:
             return -1
         lane.position += 1
         if lane.position == lane.turns:
@@ -188,36 +192,35 @@ def _choose(number, g):  # type: ignore[no-untyped-def]
 
 @kernel
 def _start(a, lane, now, g, full):  # type: ignore[no-untyped-def]
-    actor = g.actor[a]
-    g.lane[lane].running = a
+    actor = g.actor[idx(a)]
+    g.lane[idx(lane)].running = a
     actor.can_fire = 0
-    actor.busy = 1
     actor.begun += 1
     if full:
         for o in range(actor.out_first, actor.out_last):
-            if g.out[o].phase == 0:
-                for n in range(g.out[o].delivery_first, g.out[o].delivery_last):
+            if g.out[idx(o)].phase == 0:
+                for n in range(g.out[idx(o)].delivery_first, g.out[idx(o)].delivery_last):
                     _hold(n, 1, g)
         _work(actor.rank_class, actor.workspace, g)
     if actor.group < 0:
         _run(a, now, g, full)
     else:
-        group = g.group[actor.group]
+        group = g.group[idx(actor.group)]
         group.present += 1
         if group.present < group.last - group.first:
             return
         group.present = 0
         for i in range(group.first, group.last):
-            _run(g.group_actor[i], now, g, full)
+            _run(g.group_actor[idx(i)], now, g, full)
     if actor.flow >= 0:
         begin_flow(actor.flow, g)
 
 
 @kernel
 def _run(a, now, g, full):  # type: ignore[no-untyped-def]
-    actor = g.actor[a]
+    actor = g.actor[idx(a)]
     if full:
-        g.start_s[actor.at + actor.begun - 1] = now
+        g.start_s[idx(actor.at + actor.begun - 1)] = now
     if actor.paced == 0:
         schedule(now + actor.duration_s, a, g)
     else:
@@ -226,39 +229,35 @@ def _run(a, now, g, full):  # type: ignore[no-untyped-def]
 
 @kernel
 def _finish(a, now, g, full):  # type: ignore[no-untyped-def]
-    """Actor.end: first all counters, then the messages, as an actor may be its own neighbour."""
-    actor = g.actor[a]
-    g.end_s[actor.at + actor.begun - 1] = now
-    actor.busy = 0
-    g.lane[actor.lane].running = -1
+    """Actor.end.  A port is counted anew where a block of it ends, so an actor may tell itself of its blocks before that or after."""
+    actor = g.actor[idx(a)]
+    g.end_s[idx(actor.at + actor.begun - 1)] = now
+    g.lane[idx(actor.lane)].running = -1
     g.tally[0].left -= 1
     if actor.paced:
-        g.pace[a].end_s = g.pace[a].event_s = -1.0
-    if actor.flow >= 0 and a == g.flow_actor[g.flow[actor.flow].actor_first]:
+        g.pace[idx(a)].end_s = g.pace[idx(a)].event_s = -1.0
+    if actor.flow >= 0 and a == g.flow_actor[idx(g.flow[idx(actor.flow)].actor_first)]:
         end_flow(actor.flow, g)
     if full:
         _work(actor.rank_class, -actor.workspace, g)
     for o in range(actor.out_first, actor.out_last):
-        out = g.out[o]
+        out = g.out[idx(o)]
         out.phase += 1
         if out.phase == out.acts:
             out.phase = 0
             out.produced += 1
             actor.missing += _count_stuck(o, g)
+            _send_ready(out, now, g, full)
     for i in range(actor.in_first, actor.in_last):
-        into = g.into[i]
+        into = g.into[idx(i)]
         into.phase += 1
         if into.phase == into.acts:
             into.phase = 0
             into.consumed += 1
             actor.missing += _count_short(i, g)
-    for o in range(actor.out_first, actor.out_last):
-        if g.out[o].phase == 0:
-            _send_ready(g.out[o], now, g, full)
-    for i in range(actor.in_first, actor.in_last):
-        if g.into[i].phase == 0:
-            _send_acks(g.into[i], now, g, full)
-    _check_later(a, g)
+            _send_acks(into, now, g, full)
+    if actor.begun < actor.total:
+        _one_less(a, g)
     _let_choose(actor.lane, g)
 
 
@@ -266,10 +265,10 @@ def _finish(a, now, g, full):  # type: ignore[no-untyped-def]
 def _send_ready(out, now, g, full):  # type: ignore[no-untyped-def]
     if full:
         for n in range(out.delivery_first, out.delivery_last):
-            if g.delivery[n].chan_first == g.delivery[n].chan_last:
+            if g.delivery[idx(n)].chan_first == g.delivery[idx(n)].chan_last:
                 _hold(n, -1, g)  # nobody reads it
     for c in range(out.chan_first, out.chan_last):
-        channel = g.channel[c]
+        channel = g.channel[idx(c)]
         if now + channel.ready_s == now:
             _ready_arrives(channel, g)
         elif out.produced == channel.received + 1:
@@ -279,8 +278,8 @@ def _send_ready(out, now, g, full):  # type: ignore[no-untyped-def]
 @kernel
 def _send_acks(into, now, g, full):  # type: ignore[no-untyped-def]
     for x in range(into.chan_first, into.chan_last):
-        c = g.in_chan[x]
-        channel = g.channel[c]
+        c = g.in_chan[idx(x)]
+        channel = g.channel[idx(c)]
         if now + channel.ack_s == now:
             _ack_arrives(channel, g, full)
         elif into.consumed == channel.acked + 1:
@@ -289,29 +288,27 @@ def _send_acks(into, now, g, full):  # type: ignore[no-untyped-def]
 
 @kernel
 def _ready_arrives(channel, g):  # type: ignore[no-untyped-def]
-    into = g.into[channel.into]
+    into = g.into[idx(channel.into)]
     channel.received += 1
     if into.phase == 0 and channel.received == into.consumed + 1:
         into.short -= 1
         if into.short == 0:
-            g.actor[into.owner].missing -= 1
-            _check_later(into.owner, g)
+            _one_less(into.owner, g)
 
 
 @kernel
 def _ack_arrives(channel, g, full):  # type: ignore[no-untyped-def]
-    out = g.out[channel.out]
+    out = g.out[idx(channel.out)]
     channel.acked += 1
     if out.phase == 0 and out.produced - channel.acked == out.quota - 1:
         out.stuck -= 1
         if out.stuck == 0:
-            g.actor[out.owner].missing -= 1
-            _check_later(out.owner, g)
+            _one_less(out.owner, g)
     if full:
-        delivery = g.delivery[channel.delivery]
+        delivery = g.delivery[idx(channel.delivery)]
         freed = channel.acked
         for c in range(delivery.chan_first, delivery.chan_last):
-            freed = min(freed, g.channel[c].acked)
+            freed = min(freed, g.channel[idx(c)].acked)
         if freed > delivery.freed:
             _hold(channel.delivery, delivery.freed - freed, g)
             delivery.freed = freed
@@ -320,16 +317,16 @@ def _ack_arrives(channel, g, full):  # type: ignore[no-untyped-def]
 @kernel
 def _hold(n, blocks, g):  # type: ignore[no-untyped-def]
     """planner.ir.actors.ledger: a block that several senders fill lives while any of them holds it."""
-    delivery = g.delivery[n]
+    delivery = g.delivery[idx(n)]
     if delivery.store < 0:
         return
     delivery.held += blocks
-    store = g.store[delivery.store]
+    store = g.store[idx(delivery.store)]
     level = 0
     for i in range(store.first, store.last):
-        level = max(level, g.delivery[g.store_delivery[i]].held)
+        level = max(level, g.delivery[idx(g.store_delivery[idx(i)])].held)
     if level != store.level:
-        place = g.rank_class[store.rank_class]
+        place = g.rank_class[idx(store.rank_class)]
         place.live += (level - store.level) * store.size_bytes
         store.level = level
         place.register_peak = max(place.register_peak, place.live)
@@ -338,7 +335,7 @@ def _hold(n, blocks, g):  # type: ignore[no-untyped-def]
 
 @kernel
 def _work(rank_class, size_bytes, g):  # type: ignore[no-untyped-def]
-    place = g.rank_class[rank_class]
+    place = g.rank_class[idx(rank_class)]
     place.work += size_bytes
     place.peak = max(place.peak, place.live + place.work)
 
@@ -349,7 +346,7 @@ def _work(rank_class, size_bytes, g):  # type: ignore[no-untyped-def]
 @kernel
 def _before(a, b, actors):  # type: ignore[no-untyped-def]
     """Actor.priority: (step, priority, act, place in the Plan)."""
-    one, two = actors[a], actors[b]
+    one, two = actors[idx(a)], actors[idx(b)]
     step_one, step_two = one.begun // one.acts, two.begun // two.acts
     if step_one != step_two:
         return step_one < step_two
@@ -366,26 +363,26 @@ def _queue_actor(actor, first, size, waiting, actors):  # type: ignore[no-untype
     i = size
     while i > 0:
         up = (i - 1) >> 1
-        if not _before(actor, waiting[first + up], actors):
+        if not _before(actor, waiting[idx(first + up)], actors):
             break
-        waiting[first + i] = waiting[first + up]
+        waiting[idx(first + i)] = waiting[idx(first + up)]
         i = up
-    waiting[first + i] = actor
+    waiting[idx(first + i)] = actor
 
 
 @kernel
 def _next_actor(first, last, waiting, actors):  # type: ignore[no-untyped-def]
     """Take the most urgent actor off the heap of ``last + 1`` that starts at ``waiting[first]``."""
-    chosen, actor, i = waiting[first], waiting[first + last], 0
+    chosen, actor, i = waiting[idx(first)], waiting[idx(first + last)], 0
     while True:
         down = 2 * i + 1
         if down >= last:
             break
-        if down + 1 < last and _before(waiting[first + down + 1], waiting[first + down], actors):
+        if down + 1 < last and _before(waiting[idx(first + down + 1)], waiting[idx(first + down)], actors):
             down += 1
-        if not _before(waiting[first + down], actor, actors):
+        if not _before(waiting[idx(first + down)], actor, actors):
             break
-        waiting[first + i] = waiting[first + down]
+        waiting[idx(first + i)] = waiting[idx(first + down)]
         i = down
-    waiting[first + i] = actor
+    waiting[idx(first + i)] = actor
     return chosen

@@ -10,13 +10,20 @@ import numpy as np
 
 from simulator.compiled.columns import Floats, Ints, Records
 
-__all__ = ["edition", "filled", "kernel", "record"]
+__all__ = ["edition", "filled", "idx", "kernel", "record"]
 
 kernel = numba.njit(cache=True, forceinline=True, error_model="numpy", _nrt=False)  # type: ignore[call-overload]  # _nrt has no type
 """Cached on disk, inlined into the one function that Python calls, and without reference counts.
 
 None of these functions allocates or keeps an array; Python holds all of them meanwhile.  numba would still count references, atomically, for
 each array that goes into a function: 9/10 of the time of functions as small as these [measured with perf: 1 against 15 million firings/s].
+"""
+
+idx = np.uint64
+"""``array[idx(i)]``: an index that is never negative.
+
+numba would ask of every signed one whether it counts from the end, a quarter of the time of these kernels [measured: 6.8 against 9.0 million
+firings/s].  Only the index itself becomes unsigned: numba makes a float of an unsigned and a signed number.
 """
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.compiled.kernel import kernel
+from simulator.compiled.kernel import idx, kernel
 
 __all__ = ["begin_flow", "begin_paced", "drop_event", "end_flow", "end_later", "schedule", "settle_speeds"]
 
@@ -30,54 +30,54 @@ def schedule(time_s, code, g):  # type: ignore[no-untyped-def]
 
 @kernel
 def begin_paced(a, now, g):  # type: ignore[no-untyped-def]
-    pace, tally = g.pace[a], g.tally[0]
-    pace.left_s = g.actor[a].duration_s
+    pace, tally = g.pace[idx(a)], g.tally[0]
+    pace.left_s = g.actor[idx(a)].duration_s
     pace.since_s = now
     pace.speed = 0.0
     pace.event_s = np.inf
-    if g.actor[a].paced == 2:
-        g.started[tally.started] = a
+    if g.actor[idx(a)].paced == 2:
+        g.started[idx(tally.started)] = a
         tally.started += 1
 
 
 @kernel
 def begin_flow(f, g):  # type: ignore[no-untyped-def]
-    flow = g.flow[f]
+    flow = g.flow[idx(f)]
     flow.active = 1
     for x in range(flow.link_first, flow.link_last):
-        link = g.link[g.flow_link[x]]
-        g.on_link[link.first + link.active] = f
+        link = g.link[idx(g.flow_link[idx(x)])]
+        g.on_link[idx(link.first + link.active)] = f
         link.active += 1
     _touch(f, 1, g)
 
 
 @kernel
 def end_flow(f, g):  # type: ignore[no-untyped-def]
-    flow = g.flow[f]
+    flow = g.flow[idx(f)]
     flow.active = 0
     for x in range(flow.link_first, flow.link_last):
-        link = g.link[g.flow_link[x]]
+        link = g.link[idx(g.flow_link[idx(x)])]
         link.active -= 1
         y = link.first
-        while g.on_link[y] != f:
+        while g.on_link[idx(y)] != f:
             y += 1
-        g.on_link[y] = g.on_link[link.first + link.active]
+        g.on_link[idx(y)] = g.on_link[idx(link.first + link.active)]
     _touch(f, -1, g)
 
 
 @kernel
 def _touch(f, more, g):  # type: ignore[no-untyped-def]
-    flow, tally = g.flow[f], g.tally[0]
+    flow, tally = g.flow[idx(f)], g.tally[0]
     if not flow.touched:
         flow.touched = 1
-        g.touched[tally.touched] = f
+        g.touched[idx(tally.touched)] = f
         tally.touched += 1
     for x in range(flow.talk_first, flow.talk_last):
-        place = g.rank_class[g.talk[x]]
+        place = g.rank_class[idx(g.talk[idx(x)])]
         place.talks += more
         if not place.retold:
             place.retold = 1
-            g.retold[tally.retold] = g.talk[x]
+            g.retold[idx(tally.retold)] = g.talk[idx(x)]
             tally.retold += 1
 
 
@@ -89,24 +89,32 @@ def settle_speeds(now, g):  # type: ignore[no-untyped-def]
         return True
     tally.visits += 1
     for n in range(tally.touched):
-        flow = g.flow[g.touched[n]]
+        f = g.touched[idx(n)]
+        flow = g.flow[idx(f)]
+        others = 0  # summed over its links: flows under way on them beside this one
         for x in range(flow.link_first, flow.link_last):
-            link = g.link[g.flow_link[x]]
-            if link.active > 0 and link.visit != tally.visits and not _settle_set(g.flow_link[x], now, g):
+            others += g.link[idx(g.flow_link[idx(x)])].active - flow.active
+        if others == 0:
+            if flow.active:
+                _set_flow(f, flow.alone, now, g)
+            continue
+        for x in range(flow.link_first, flow.link_last):
+            link = g.link[idx(g.flow_link[idx(x)])]
+            if link.active > 0 and link.visit != tally.visits and not _settle_set(g.flow_link[idx(x)], now, g):
                 return False
     for n in range(tally.touched):
-        g.flow[g.touched[n]].touched = 0
+        g.flow[idx(g.touched[idx(n)])].touched = 0
     tally.touched = 0
     for n in range(tally.started):
-        a = g.started[n]
-        _set_speed(a, tally.beside if g.rank_class[g.actor[a].rank_class].talks > 0 else 1.0, now, g)
+        a = g.started[idx(n)]
+        _set_speed(a, tally.beside if g.rank_class[idx(g.actor[idx(a)].rank_class)].talks > 0 else 1.0, now, g)
     tally.started = 0
     for n in range(tally.retold):
-        place = g.rank_class[g.retold[n]]
+        place = g.rank_class[idx(g.retold[idx(n)])]
         place.retold = 0
         for x in range(place.lane_first, place.lane_last):
-            a = g.lane[g.class_lane[x]].running
-            if a >= 0 and g.actor[a].paced == 2:
+            a = g.lane[idx(g.class_lane[idx(x)])].running
+            if a >= 0 and g.actor[idx(a)].paced == 2:
                 _set_speed(a, tally.beside if place.talks > 0 else 1.0, now, g)
     tally.retold = 0
     return True
@@ -117,35 +125,35 @@ def _settle_set(start, now, g):  # type: ignore[no-untyped-def]
     """Speeds of the flows under way that share a link with one on link ``start``, directly or over others."""
     tally = g.tally[0]
     tally.components += 1
-    g.link[start].visit = tally.visits
+    g.link[idx(start)].visit = tally.visits
     g.link_queue[0] = start
     head, tail, size, key = 0, 1, 0, 0
     while head < tail:
-        link = g.link[g.link_queue[head]]
+        link = g.link[idx(g.link_queue[idx(head)])]
         head += 1
         for y in range(link.first, link.first + link.active):
-            flow = g.flow[g.on_link[y]]
+            flow = g.flow[idx(g.on_link[idx(y)])]
             if flow.component == tally.components:
                 continue
             flow.component = tally.components
-            g.component[size] = g.on_link[y]
+            g.component[idx(size)] = g.on_link[idx(y)]
             size += 1
             key ^= flow.key
             for x in range(flow.link_first, flow.link_last):
-                other = g.link[g.flow_link[x]]
+                other = g.link[idx(g.flow_link[idx(x)])]
                 if other.visit != tally.visits:
                     other.visit = tally.visits
-                    g.link_queue[tail] = g.flow_link[x]
+                    g.link_queue[idx(tail)] = g.flow_link[idx(x)]
                     tail += 1
     if size == 1:
-        _set_flow(g.component[0], g.flow[g.component[0]].alone, now, g)
+        _set_flow(g.component[0], g.flow[idx(g.component[0])].alone, now, g)
         return True
     first = _known(key, size, g)
     if first < 0:
         tally.component_size = size
         return False
     for n in range(first, first + size):
-        _set_flow(g.known.flow[n], g.known.speed[n], now, g)
+        _set_flow(g.known.flow[idx(n)], g.known.speed[idx(n)], now, g)
     return True
 
 
@@ -154,12 +162,12 @@ def _known(key, size, g):  # type: ignore[no-untyped-def]
     """Where the flows of the set that has just been walked stand with their speeds; -1: nowhere."""
     mask = g.known.key.size - 1
     slot = key & mask
-    while g.known.size[slot] > 0:
-        if g.known.key[slot] == key and g.known.size[slot] == size:
-            first = g.known.first[slot]
+    while g.known.size[idx(slot)] > 0:
+        if g.known.key[idx(slot)] == key and g.known.size[idx(slot)] == size:
+            first = g.known.first[idx(slot)]
             same = True
             for n in range(first, first + size):
-                same = same and g.flow[g.known.flow[n]].component == g.tally[0].components
+                same = same and g.flow[idx(g.known.flow[idx(n)])].component == g.tally[0].components
             if same:
                 return first
         slot = (slot + 1) & mask
@@ -168,13 +176,13 @@ def _known(key, size, g):  # type: ignore[no-untyped-def]
 
 @kernel
 def _set_flow(f, speed, now, g):  # type: ignore[no-untyped-def]
-    for x in range(g.flow[f].actor_first, g.flow[f].actor_last):
-        _set_speed(g.flow_actor[x], speed, now, g)
+    for x in range(g.flow[idx(f)].actor_first, g.flow[idx(f)].actor_last):
+        _set_speed(g.flow_actor[idx(x)], speed, now, g)
 
 
 @kernel
 def _set_speed(a, speed, now, g):  # type: ignore[no-untyped-def]
-    pace = g.pace[a]
+    pace = g.pace[idx(a)]
     if speed == pace.speed:
         return
     pace.left_s = max(pace.left_s - (now - pace.since_s) * pace.speed, 0.0)
@@ -189,7 +197,7 @@ def _set_speed(a, speed, now, g):  # type: ignore[no-untyped-def]
 @kernel
 def end_later(a, now, g):  # type: ignore[no-untyped-def]
     """The event of an act that has become slower since has come: again at the act's end; or it is one from before the act became quicker."""
-    pace = g.pace[a]
+    pace = g.pace[idx(a)]
     if pace.event_s == now and pace.end_s > now:
         pace.event_s = pace.end_s
         schedule(pace.end_s, a, g)
@@ -204,8 +212,8 @@ def drop_old_ends(g):  # type: ignore[no-untyped-def]
     tally = g.tally[0]
     events, tally.events = tally.events, 0
     for n in range(events):
-        time_s, code = g.times[n], g.codes[n]
-        if code >= g.actor.size or g.actor[code].paced == 0 or g.pace[code].event_s == time_s:
+        time_s, code = g.times[idx(n)], g.codes[idx(n)]
+        if code >= g.actor.size or g.actor[idx(code)].paced == 0 or g.pace[idx(code)].event_s == time_s:
             push_event(g.times, g.codes, tally.events, time_s, code)
             tally.events += 1
 
@@ -216,26 +224,26 @@ def push_event(times, codes, size, time_s, code):  # type: ignore[no-untyped-def
     i = size
     while i > 0:
         up = (i - 1) >> 1
-        if times[up] <= time_s:
+        if times[idx(up)] <= time_s:
             break
-        times[i], codes[i] = times[up], codes[up]
+        times[idx(i)], codes[idx(i)] = times[idx(up)], codes[idx(up)]
         i = up
-    times[i], codes[i] = time_s, code
+    times[idx(i)], codes[idx(i)] = time_s, code
 
 
 @kernel
 def drop_event(times, codes, size):  # type: ignore[no-untyped-def]
     """Take the earliest event off a heap of ``size`` (before)."""
-    last, time_s, code = size - 1, times[size - 1], codes[size - 1]
+    last, time_s, code = size - 1, times[idx(size - 1)], codes[idx(size - 1)]
     i = 0
     while True:
         down = 2 * i + 1
         if down >= last:
             break
-        if down + 1 < last and times[down + 1] < times[down]:
+        if down + 1 < last and times[idx(down + 1)] < times[idx(down)]:
             down += 1
-        if times[down] >= time_s:
+        if times[idx(down)] >= time_s:
             break
-        times[i], codes[i] = times[down], codes[down]
+        times[idx(i)], codes[idx(i)] = times[idx(down)], codes[idx(down)]
         i = down
-    times[i], codes[i] = time_s, code
+    times[idx(i)], codes[idx(i)] = time_s, code

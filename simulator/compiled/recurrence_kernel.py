@@ -19,7 +19,7 @@ import numpy as np
 
 from planner.ir.errors import Unsupported
 from simulator.compiled.arrays import CompiledPlan, Floats, Ints, KernelResult, PlanArrays, Records
-from simulator.compiled.kernel import filled, kernel, record
+from simulator.compiled.kernel import filled, idx, kernel, record
 
 __all__ = ["play_recurrence"]
 
@@ -103,81 +103,81 @@ def _terms(t: PlanArrays, base: Ints) -> tuple[Records, Ints, Records, Ints]:
 def _evaluate(actors, plain, rated, lanes, groups, order, group_actor, queue, own_s, end_s, ready_s, start_s):  # type: ignore[no-untyped-def]
     full = ready_s.size > 0
     for n in range(lanes.size):
-        lanes[n].queued = 1
+        lanes[idx(n)].queued = 1
     head, size = 0, lanes.size
     while size > 0:
-        number = queue[head]
+        number = queue[idx(head)]
         head = head + 1 if head + 1 < lanes.size else 0
         size -= 1
-        lane = lanes[number]
+        lane = lanes[idx(number)]
         lane.queued = 0
         while lane.left > 0:
-            a = order[lane.first + lane.position]
-            actor = actors[a]
+            a = order[idx(lane.first + lane.position)]
+            actor = actors[idx(a)]
             k = actor.begun
             if k == actor.total:
                 break  # the order and the acts contradict each other
             mine = actor.at + k
-            time_s = end_s[mine - 1] if k > 0 else 0.0
+            time_s = end_s[idx(mine - 1)] if k > 0 else 0.0
             blocked, by = -1, -1
             for x in range(actor.plain_first, actor.plain_last):
-                term = plain[x]
+                term = plain[idx(x)]
                 if k >= term.since:
-                    value = end_s[term.at + k]
+                    value = end_s[idx(term.at + k)]
                     if value < 0.0:
                         blocked, by = term.at + k, term.lane
                         break
                     time_s = max(time_s, value + term.delay_s)
             if blocked < 0:
                 for x in range(actor.rated_first, actor.rated_last):
-                    term = rated[x]
+                    term = rated[idx(x)]
                     if k % term.every != 0:
                         continue
                     i = (k // term.every + term.blocks) * term.rate - 1
                     if i >= 0:
-                        value = end_s[term.at + i]
+                        value = end_s[idx(term.at + i)]
                         if value < 0.0:
                             blocked, by = term.at + i, term.lane
                             break
                         time_s = max(time_s, value + term.delay_s)
             if blocked >= 0:
                 lane.waits_for = blocked
-                lane.behind = lanes[by].waiting
-                lanes[by].waiting = number
+                lane.behind = lanes[idx(by)].waiting
+                lanes[idx(by)].waiting = number
                 break
             if full:
-                ready_s[mine] = time_s
+                ready_s[idx(mine)] = time_s
             time_s = max(time_s, lane.end_s)
             if actor.group < 0:
                 _perform(mine, time_s, actor, lane, own_s, end_s, start_s)
                 continue
-            group = groups[actor.group]
+            group = groups[idx(actor.group)]
             group.present += 1
             group.latest_s = max(group.latest_s, time_s)
             if group.present < group.last - group.first:
                 break
             group.present = 0
             for x in range(group.first, group.last):
-                member = actors[group_actor[x]]
-                _perform(member.at + member.begun, group.latest_s, member, lanes[member.lane], own_s, end_s, start_s)
+                member = actors[idx(group_actor[idx(x)])]
+                _perform(member.at + member.begun, group.latest_s, member, lanes[idx(member.lane)], own_s, end_s, start_s)
                 if member.lane != number:
                     size = _enqueue(member.lane, lanes, queue, head, size)
         # Who waited for an act that is known by now?
         before, other = -1, lane.waiting
         while other >= 0:
-            after = lanes[other].behind
-            if end_s[lanes[other].waits_for] >= 0.0:
+            after = lanes[idx(other)].behind
+            if end_s[idx(lanes[idx(other)].waits_for)] >= 0.0:
                 if before < 0:
                     lane.waiting = after
                 else:
-                    lanes[before].behind = after
+                    lanes[idx(before)].behind = after
                 size = _enqueue(other, lanes, queue, head, size)
             else:
                 before = other
             other = after
     left = 0
     for n in range(lanes.size):
-        left += lanes[n].left
+        left += lanes[idx(n)].left
     return left == 0
 
 
@@ -185,9 +185,9 @@ def _evaluate(actors, plain, rated, lanes, groups, order, group_actor, queue, ow
 def _perform(at, time_s, actor, lane, own_s, end_s, start_s):  # type: ignore[no-untyped-def]
     """(3), and the lane's turn passes on."""
     if start_s.size > 0:
-        start_s[at] = time_s
-    end_s[at] = time_s + (own_s[at] if own_s.size > 0 else actor.duration_s)
-    lane.end_s = end_s[at]
+        start_s[idx(at)] = time_s
+    end_s[idx(at)] = time_s + (own_s[idx(at)] if own_s.size > 0 else actor.duration_s)
+    lane.end_s = end_s[idx(at)]
     actor.begun += 1
     lane.left -= 1
     lane.position += 1
@@ -198,9 +198,9 @@ def _perform(at, time_s, actor, lane, own_s, end_s, start_s):  # type: ignore[no
 @kernel
 def _enqueue(number, lanes, queue, head, size):  # type: ignore[no-untyped-def]
     """A lane may go on; returns the size of the ring."""
-    if lanes[number].queued:
+    if lanes[idx(number)].queued:
         return size
-    lanes[number].queued = 1
+    lanes[idx(number)].queued = 1
     tail = head + size
-    queue[tail if tail < lanes.size else tail - lanes.size] = number
+    queue[idx(tail if tail < lanes.size else tail - lanes.size)] = number
     return size + 1

@@ -99,6 +99,18 @@ def test_on_chains_of_any_quotas_both_engines_give_one_trace(data: st.DataObject
     same(plan, data.draw(costs(plan)), 2)
 
 
+@settings(max_examples=examples(60), deadline=None)
+@given(st.data())
+def test_with_an_actor_that_reads_what_it_writes_both_engines_give_one_trace(data: st.DataObject):
+    acts, story = data.draw(st.sampled_from([1, 2, 3, 6])), Story()
+    story.regst("w", "update", data.draw(st.integers(2, 3)), kind=RegstKind.STATE)
+    story.regst("y", "forward", data.draw(st.integers(1, 3)))
+    story.task("forward", {"w": 6}, {"y": 6 // acts}, acts=6)
+    story.task("update", {"y": 1, "w": acts}, {"w": acts}, acts=acts, kind=TaskKind.UPDATE)
+    plan = story.freeze(micro_batches=6)
+    assert "not live" not in same(plan, data.draw(costs(plan)), 3)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_on_plans_that_are_really_performed_both_engines_give_one_trace(data: st.DataObject):
