@@ -90,6 +90,7 @@ MODULES = (
     Experiment(name="nccl_fit", module="nccl_fit.__main__"),
     Experiment(name="contention", module="network.contention"),
     Experiment(name="contention_plan", module="network.contention_plan", small=("--smoke",)),
+    Experiment(name="contention_engine", module="network.contention_engine", small=("--smoke",)),
     Experiment(name="expert_routing", module="expert_routing.__main__", small=("--smoke",)),
     Experiment(name="recompute_plans", module="recompute.plans", small=("--smoke",)),
     Experiment(name="wide_deep", module="oneflow.wide_deep", small=("--smoke",)),

@@ -4,7 +4,7 @@
 (2) compute    t = sum of (1) + sweep bytes / (memory f_s)
 (3) update     t = u parameters / (memory f_s)
 (4) link       b = max(sent / (port f_n), sent crossing / (nic f_c))       crossing: devices of a node that send out of it at once
-(5) passed     t = a (p - 1)^g + b among p devices, once per step: t = b (they travel in one buffer)
+(5) passed     t = a (p - 1)^g r/2 + b among p devices; once per step: t = b (they travel in one buffer)    r: turns of the ring, an all-reduce has 2
 (6) transfer   t = h + b
 (7) host       a stage's passes take at least l per kernel: with r that over (2) and (5) of the stage, its acts are (1 + r^4)^(1/4) times slower
                (the host launches ahead of the device and of its collectives, or the device waits for it)
@@ -61,7 +61,7 @@ CONSTANTS = _constants(
     ("wave_half", "w0", "waves of tiles at which a product reaches half of that", "waves", 0.01, 10, 1),
     ("sweep_share", "f_s", "memory bandwidth that elementwise kernels reach", "1", 0.2, 1.2, 0.65),
     ("launch_us", "l", "host time per kernel", "us", 1, 100, 55),
-    ("passed_latency_us", "a", "latency of a tensor-parallel collective of two", "us", 1, 400, 80),
+    ("passed_latency_us", "a", "latency of a tensor-parallel all-reduce of two", "us", 1, 400, 80),
     ("latency_growth", "g", "how that grows with the group", "1", 0.01, 1.0, 0.3),
     ("node_share", "f_n", "port bandwidth inside a node that collectives reach beside training", "1", 0.1, 1.0, 0.6),
     ("nic_share", "f_c", "network bandwidth of a node that is reached beside training", "1", 0.05, 1.0, 0.6),
@@ -153,7 +153,7 @@ def row_times(work: Work, machine: Machine, nic: str) -> Floats:
         [
             busy_s,
             work.parameters * v["update_bytes"] / memory,
-            link_s + 1e-6 * v["passed_latency_us"] * np.maximum(work.group - 1, 1) ** v["latency_growth"],
+            link_s + 1e-6 * v["passed_latency_us"] * np.maximum(work.group - 1, 1) ** v["latency_growth"] * work.turns / 2,
             link_s,
             link_s + 1e-6 * v["transfer_latency_us"],
         ],

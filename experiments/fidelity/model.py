@@ -1,10 +1,10 @@
 """Megatron's GPT, as far as a Plan can see it: which products, of which shape, with what between them.
 
-    x = x + s1 * attn(ln_1(x));   x = x + s2 * mlp(ln_2(x))      q, k and v are one product; columns are ordered by head
+    x = x + f(attn(ln_1(x)));   x = x + f(mlp(ln_2(x)))      q, k and v are one product; columns are ordered by head
 
-s1 and s2 stand for Megatron's dropout, which a Program does not have: an elementwise kernel on what the row-parallel product gave, whose
-backward pass reads what went in.  So activation recomputation makes the whole layer again, as torch.utils.checkpoint does; without them
-(``whole=False``) it makes again only what the backward pass reads, as OneFlow's compiler does, and leaves out each layer's last product.
+f stands for Megatron's dropout: an elementwise kernel on what the row-parallel product gave.  Its backward pass reads what went in, so that
+activation recomputation makes the whole layer again, as torch.utils.checkpoint does; without f (``whole=False``) it makes again only what the
+backward pass reads, as OneFlow's compiler does, and leaves out each layer's last product.
 
 Layers are numbered modules (h.3), which is what ``recompute`` makes again; with ``selective`` only the core of the attention is numbered
 (h.l3.attn.core.0): scores, softmax and the sum over values (Korthikanti et al. 2022, section 5).
@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from planner.frontend import Program
 from zoo.language.gpt import FeedForward
 from zoo.seeded import deferred_module
-from zoo.text import token_loss
 
 __all__ = ["GPTSize", "layer_paths", "megatron_gpt"]
 
@@ -78,14 +77,12 @@ class _Layer(nn.Module):
         self.ln_1, self.ln_2 = nn.LayerNorm(size.hidden), nn.LayerNorm(size.hidden)
         self.attn = _Attention(size, selective)
         self.mlp = FeedForward(size.hidden)
-        if whole:
-            self.s1, self.s2 = nn.Parameter(torch.ones(size.hidden)), nn.Parameter(torch.ones(size.hidden))
 
     def forward(self, x: Tensor) -> Tensor:
         attended = self.attn(self.ln_1(x))
-        x = x + (self.s1 * attended if self.whole else attended)
+        x = x + (F.silu(attended) if self.whole else attended)
         fed = self.mlp(self.ln_2(x))
-        out: Tensor = x + (self.s2 * fed if self.whole else fed)
+        out: Tensor = x + (F.silu(fed) if self.whole else fed)
         return out
 
 
@@ -97,6 +94,7 @@ class _GPT(nn.Module):
         self.h = nn.ModuleDict({_layer_name(i, selective): _Layer(size, selective, whole) for i in range(size.layers)})
         self.ln_f = nn.LayerNorm(size.hidden)
         self.lm_head = nn.Linear(size.hidden, size.vocab, bias=False)
+        self.log_probs = nn.LogSoftmax(dim=-1)
         if tied:
             self.lm_head.weight = self.wte.weight
 
@@ -108,8 +106,8 @@ class _GPT(nn.Module):
             x = self.wte(ids) + self.wpe(positions)
         for layer in self.h.values():
             x = layer(x)
-        logits: Tensor = self.lm_head(self.ln_f(x))
-        return logits
+        out: Tensor = self.log_probs(self.lm_head(self.ln_f(x)))
+        return out
 
 
 def _layer_name(index: int, selective: bool) -> str:
@@ -127,11 +125,11 @@ def megatron_gpt(size: GPTSize, *, batch: int, tied: bool, selective: bool = Fal
     Args:
         batch: sequences per step, of all devices.   tied: the head is the embedding.
         selective: only the attention's core is numbered, and activations are (time, batch, hidden), as sequence parallelism has them.
-        whole: with s1 and s2.
+        whole: with f.
     """
     build = partial(_half, size, tied, selective, whole)
     tokens = torch.empty((batch, size.seq), dtype=torch.int64, device="meta")
-    loss = _time_first_loss if selective else token_loss
+    loss = _time_first_loss if selective else _token_loss
     return Program(deferred_module(build, 0), (tokens, tokens.clone()), loss, "adamw", name="megatron-gpt")
 
 
@@ -139,5 +137,9 @@ def _half(size: GPTSize, tied: bool, selective: bool, whole: bool) -> nn.Module:
     return _GPT(size, tied, selective, whole).half()
 
 
-def _time_first_loss(logits: Tensor, target: Tensor) -> Tensor:
-    return token_loss(logits, target.t().contiguous())
+def _token_loss(log_probs: Tensor, target: Tensor) -> Tensor:
+    return F.nll_loss(log_probs.view(-1, log_probs.shape[-1]), target.view(-1))
+
+
+def _time_first_loss(log_probs: Tensor, target: Tensor) -> Tensor:
+    return _token_loss(log_probs, target.t().contiguous())

@@ -10,8 +10,9 @@ OneFlow    gradients are reduced as they arise, beside the backward pass; with t
            LanguageModeling/GPT/oneflow_gpt/training.py).  Only what the backward pass reads is recomputed; an act begins as soon as its
            Regsts allow (1F1B by quotas).
 
-The cluster that the search is told is the data sheet's, and all layouts that matter are pinned, so the Plan does not depend on anything that
-is calibrated later.  Memory has no limit here: the points ran.
+Pins name parameters and what modules return; ops of the backward pass, and those that are made again, have no name.  The search does there what
+the systems do because of the prices that it is told (_search_cluster), which nothing that is calibrated later changes.  Memory has no limit
+here: the points ran.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from planner.cost import AnalyticCost
 from planner.ir.actors.liveness import play
 from planner.ir.actors.verify import verify
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
+from planner.ir.collective import Collective
 from planner.ir.collector import collector_paused
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Boxing, Fragment, Plan, Port, Regst, RegstKind, StreamKind, Task, TaskKind
@@ -56,11 +58,11 @@ class Planned:
 
 
 def reference_cluster(point: Point) -> Cluster:
-    """As many nodes of 8 as the point has, at round rates; only the shape matters, since what costs time is pinned."""
+    """As many nodes of 8 as the point has, at round rates: for what lowering decides (buckets, orders), before anything is calibrated."""
     devices = point.devices
     return Cluster(
         name=point.machine,
-        source="round rates; layouts are pinned, and prices come later",
+        source="round rates; prices come later",
         num_nodes=max(1, devices // 8),
         devices_per_node=min(8, devices),
         device=DeviceSpec(
@@ -71,11 +73,27 @@ def reference_cluster(point: Point) -> Cluster:
     )
 
 
-def plan_of(point: Point, graphs: dict[tuple[object, ...], LogicalGraph] | None = None) -> Planned:
+def _search_cluster(point: Point) -> Cluster:
+    """Prices under which the search does what Megatron does where no pin can say it: in backward and recomputed ops, in the loss, between ops.
+
+    A collective takes a latency, and as long again for a layer's activations; a layer's largest product 300 of them; memory is free.  So one
+    all-reduce is cheaper than a reduce-scatter and an all-gather with elementwise ops on the parts between them, or than a whole weight gathered
+    to split rows; two all-reduces of a number per token are cheaper than the logits gathered; and no product is done twice.
+    """
+    cluster, latency_s = reference_cluster(point), 1e-4
+    activations = point.micro_batch * point.size.seq * point.size.hidden
+    link = LinkSpec(latency_s=latency_s, bandwidth_bytes_per_s=2 * activations / latency_s)
+    rate_flop_per_s = 8 * activations * point.size.hidden / (300 * latency_s)
+    device = replace(cluster.device, rate_flop_per_s=rate_flop_per_s, memory_bandwidth_bytes_per_s=1e17)
+    return replace(cluster, device=device, node=link, nic=link)
+
+
+def plan_of(point: Point, graphs: dict[tuple[object, ...], LogicalGraph] | None = None, cluster: Cluster | None = None) -> Planned:
     """Plan a point.
 
     Args:
         graphs: traced graphs, kept for other points of the same model and micro-batch.
+        cluster: for which the Plan is made once it is found; None: the reference cluster.
     """
     size, m = point.size, point.micro_batches
     selective, whole, tied = point.sequence_parallel, point.system is System.MEGATRON, point.pp == 1
@@ -87,18 +105,18 @@ def plan_of(point: Point, graphs: dict[tuple[object, ...], LogicalGraph] | None 
     else:
         graph = graphs[key]
     with collector_paused():
-        return _planned(point, graph)
+        return _planned(point, graph, cluster)
 
 
-def _planned(point: Point, graph: LogicalGraph) -> Planned:
-    cluster, m = reference_cluster(point), point.micro_batches
+def _planned(point: Point, graph: LogicalGraph, target: Cluster | None) -> Planned:
+    m = point.micro_batches
     mesh = tuple(extent for extent in (point.dp, point.tp) if extent > 1) or (1,)
     paths = layer_paths(point.size.layers, selective=point.sequence_parallel)
     chunks = point.pp * point.interleave
     cuts = tuple(paths[i * len(paths) // chunks] for i in range(1, chunks))
     stage = assign_stages(graph, chunks, cuts)
     staged = prepare(graph, stage, point.pp, recompute=True, interleave=point.interleave)
-    model = build_model(staged, mesh, cluster, parse_pins(_pins(point)), m, in_flight=[1] * point.pp, zero=0)
+    model = build_model(staged, mesh, _search_cluster(point), parse_pins(_pins(point)), m, in_flight=[1] * point.pp, zero=0)
     solution = search(model, Method.EXACT)
     step_s = model.step_s(solution.choice)
     bound_s = min(step_s, solution.lower_bound / point.pp)
@@ -112,7 +130,7 @@ def _planned(point: Point, graph: LogicalGraph) -> Planned:
         schedule=Schedule.INTERLEAVED if point.interleave > 1 else Schedule.ONE_F_ONE_B,
         interleave=point.interleave,
     )
-    plan = lower(staged, assignment, cluster, recipe)
+    plan = lower(staged, assignment, target or reference_cluster(point), recipe)
     if point.system is System.MEGATRON:
         plan = plan if point.interleave > 1 else _in_program_order(plan)
     if point.dp > 1 and (point.system is System.MEGATRON or point.tp > 1):
@@ -133,11 +151,9 @@ def _pins(point: Point) -> list[str]:
     for name in ("attn.c_proj", "mlp.c_proj"):
         pins += [f"h.*.{name}.weight={on('B', 'S(1)')}", f"h.*.{name}.bias={on('B', 'B')}", f"out:h.*.{name}={on(rows, between)}"]
     pins += [f"h.*.ln_*={on('B', 'B')}", f"out:h.*.ln_*={on(rows, between)}", f"out:ln_f={on(rows, between)}"]
-    if point.system is System.MEGATRON:
-        pins.append(f"h.*.s?={on('B', 'B')}")
     if point.pp > 1:
         pins.append(f"lm_head.weight={on('B', 'S(0)')}")
-    return [*pins, f"out:lm_head={on('S(0)', 'S(1)')}"]
+    return [*pins, *(f"out:{name}={on(rows, 'S(2)')}" for name in ("lm_head", "log_probs"))]
 
 
 def _in_program_order(plan: Plan) -> Plan:
@@ -192,7 +208,7 @@ def _late_gradients(plan: Plan) -> Plan:
         )
         for task in plan.tasks
     )
-    once = {t.id for t in plan.tasks if t.id in gradients and isinstance(t.body, Boxing)}
+    once = {t.id for t in plan.tasks if t.id in gradients and isinstance(t.body, Boxing) and t.body.collective is not Collective.LOCAL}
     streams = tuple(
         replace(s, order=(*(t for t in s.order if t not in once), *(t for t in s.order if t in once))) if once & set(s.order) else s
         for s in plan.streams

@@ -32,7 +32,7 @@ from simulator.compiled.arrays import PlanArrays
 
 __all__ = ["Row", "Work", "Works", "kept_work", "work_of", "work_path"]
 
-VERSION = 3
+VERSION = 5
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -50,9 +50,10 @@ class Row(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """kind, sweep_bytes, kernels, parameters, sent_bytes, crossing, group: shape [rows].  product: [n, 6]: row, count, batch, m, n, k.
+    """kind, sweep_bytes, kernels, parameters, sent_bytes, crossing, group, turns: shape [rows].  product: [n, 6]: row, count, batch, m, n, k.
 
     sent_bytes: by one device over its port.   group: devices that meet in the collective (a transfer: 2).
+    turns: how often a collective's ring is gone around: twice by an all-reduce, which is a reduce-scatter and an all-gather.
     crossing: devices of a node that send out of it at the same time (0: none does).
     actor_row: [actors].   classes: of ranks.
     """
@@ -64,6 +65,7 @@ class Work:
     sent_bytes: Floats
     crossing: Floats
     group: Floats
+    turns: Floats
     product: Ints
     actor_row: Ints
     classes: int
@@ -108,7 +110,7 @@ def work_of(point: Point, planned: Planned) -> Work:
         for i, row in enumerate(kernel_rows)
         for p, count in row[-1]  # type: ignore[attr-defined]
     ]
-    column = [np.array([row[c] for row in kernel_rows], dtype=np.float64) for c in range(7)]
+    column = [np.array([row[c] for row in kernel_rows], dtype=np.float64) for c in range(8)]
     return Work(
         kind=column[0].astype(np.int64),
         sweep_bytes=column[1],
@@ -117,6 +119,7 @@ def work_of(point: Point, planned: Planned) -> Work:
         sent_bytes=column[4],
         crossing=column[5],
         group=column[6],
+        turns=column[7],
         product=np.array(products, dtype=np.int64).reshape(-1, 6),
         actor_row=np.array([row_of[task.id] for task, _ in compiled.actors], dtype=np.int64),
         classes=compiled.ranks.num_classes,
@@ -137,16 +140,16 @@ class _NoCost:
 
 
 def _row(plan: Plan, task: Task, planned: Planned, unit: _Unit) -> tuple[object, ...]:
-    """(kind, sweep bytes, kernels, parameters, sent bytes, crossing, group, products with their counts)."""
+    """(kind, sweep bytes, kernels, parameters, sent bytes, crossing, group, turns, products with their counts)."""
     placement = plan.placement[task.placement]
     if isinstance(task.body, Fragment):
         made = kernels_of(task.body.ops, planned.types, frozenset(a.name for a in task.writes))
         kind = Row.UPDATE if task.kind is TaskKind.UPDATE else Row.COMPUTE
-        return (kind, made.sweep_bytes, made.num_kernels, made.parameters, 0.0, 0.0, 0, _counted(made))
+        return (kind, made.sweep_bytes, made.num_kernels, made.parameters, 0.0, 0.0, 0, 0, _counted(made))
     if isinstance(task.body, Boxing):
         body = task.body
         if body.collective is Collective.LOCAL:
-            return (Row.FREE, 0, 0, 0, 0.0, 0.0, 0, ())
+            return (Row.FREE, 0, 0, 0, 0.0, 0.0, 0, 0, ())
         total = 0.0
         for read in task.reads:
             local = plan.regst[read.regst].tensors[read.index].local_bytes(placement)
@@ -154,12 +157,13 @@ def _row(plan: Plan, task: Task, planned: Planned, unit: _Unit) -> tuple[object,
         sent = sent_bytes(body.collective, total, placement.mesh[body.axis])
         crossing = unit.shared_by(axis_link(unit.cluster, placement.mesh, body.axis, body.collective))
         kind = Row.PASSED if _is_passed(plan, task) else Row.ONCE
-        return (kind, 0, 0, 0, sent, crossing, placement.mesh[body.axis], ())
+        turns = 2 if body.collective is Collective.ALL_REDUCE else 1
+        return (kind, 0, 0, 0, sent, crossing, placement.mesh[body.axis], turns, ())
     if task.kind is TaskKind.TRANSFER:
         target = plan.regst[task.produces[0].regst]
         link = hop_link(unit.cluster, placement.ranks, plan.placement[target.placement].ranks)
-        return (Row.TRANSFER, 0, 0, 0, float(plan.block_bytes(target)), unit.shared_by(link), 2, ())
-    return (Row.FREE, 0, 0, 0, 0.0, 0.0, 0, ())
+        return (Row.TRANSFER, 0, 0, 0, float(plan.block_bytes(target)), unit.shared_by(link), 2, 0, ())
+    return (Row.FREE, 0, 0, 0, 0.0, 0.0, 0, 0, ())
 
 
 def _is_passed(plan: Plan, task: Task) -> bool:

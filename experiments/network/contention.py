@@ -33,6 +33,7 @@ from matplotlib.figure import Figure, SubFigure
 from rich.console import Console
 from rich.table import Table
 
+from experiments.common.bisection import where_reached
 from planner.ir.cluster import Cluster, DeviceSpec, LinkSpec
 from simulator.network import Sharing, simulate_flows
 from simulator.network.algorithms import ring_all_reduce
@@ -122,14 +123,13 @@ def _overlapped_s(inner_s: float, last_s: float, layers: int, layer_bytes: float
     return max(inner_s, simulate_flows(flows, [link], Sharing.FIFO).end_s)
 
 
-def bisect(row: pd.Series, wanted: float, rate: float, node: float | None) -> float:
-    """The bandwidth at which the row's throughput is the measured one: of a node's devices, or of a nic when ``node`` is given."""
-    low, high = 1e8, 1e12
-    for _ in range(50):
-        middle = (low * high) ** 0.5
-        reached = sequences_per_s(row, rate, middle if node is None else node, 1e9 if node is None else middle, False)
-        low, high = (middle, high) if reached < wanted else (low, middle)
-    return (low * high) ** 0.5
+def bandwidth(row: pd.Series, wanted: float, rate: float, node: float | None) -> float:
+    """At which the row's throughput is the measured one: of a node's devices, or of a nic when ``node`` is given; bytes/s."""
+
+    def reached(x: float) -> float:
+        return sequences_per_s(row, rate, x if node is None else node, 1e9 if node is None else x, False)
+
+    return where_reached(reached, wanted, 1e8, 1e12)
 
 
 def measure_gpt() -> list[dict[str, object]]:
@@ -138,8 +138,8 @@ def measure_gpt() -> list[dict[str, object]]:
     for system in SYSTEMS:
         measured = table[f"{system}_seq_per_s"]
         rate = float(measured[RATE_ROW]) * flop_per_sequence(table.loc[RATE_ROW])
-        node = bisect(table.loc[NODE_ROW], float(measured[NODE_ROW]), rate, None)
-        nic = bisect(table.loc[NIC_ROW], float(measured[NIC_ROW]), rate, node)
+        node = bandwidth(table.loc[NODE_ROW], float(measured[NODE_ROW]), rate, None)
+        nic = bandwidth(table.loc[NIC_ROW], float(measured[NIC_ROW]), rate, node)
         for case, row in table.iterrows():
             gpus = row.dp * row.tp * row.pp
             if gpus == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from experiments.fidelity.points import SETS, Point, System, points
 from experiments.fidelity.score import order_kept, summary
 from experiments.fidelity.works import Row, Work, kept_work, work_of
 from planner.cost import AnalyticCost
+from planner.ir.collective import Collective
 from planner.ir.errors import InvalidFile
 from planner.ir.graph import Op, Ref, Role
 from planner.ir.plan import Boxing, Fragment, TaskKind
@@ -86,6 +88,25 @@ def test_selective_recomputation_makes_only_the_attention_again() -> None:
 def test_oneflow_leaves_out_the_last_product_of_a_recomputed_layer() -> None:
     whole, lean = a_point(), a_point(system=System.ONEFLOW)
     assert product_flop(whole) - product_flop(lean) == 8 * whole.batch * SIZE.seq * SIZE.layers * SIZE.hidden**2
+
+
+@pytest.mark.parametrize("size", [replace(SIZE, hidden=1024, vocab=2048), replace(SIZE, hidden=2048, vocab=51200)])
+def test_tensor_parallelism_all_reduces_what_megatron_does_and_moves_nothing_else(size: GPTSize) -> None:
+    """6 per layer (two each of the forward pass, its recomputation and the backward pass), one each of the embedding and of the head's gradient;
+    beside them two numbers per token for the softmax (Shoeybi et al. 2019, figures 3 and 4)."""
+    plan = planned(a_point(size=size, dp=1, pp=1, tp=4, system=System.MEGATRON)).plan
+    whole, per_token, others = 0, 0, []
+    for task in plan.tasks:
+        if not isinstance(task.body, Boxing) or task.acts == 1:
+            continue  # once per step: gradients, the loss
+        for read in task.reads:
+            numel = math.prod(plan.regst[read.regst].tensors[read.index].shape)
+            whole += numel == size.hidden * size.seq and task.body.collective is Collective.ALL_REDUCE
+            per_token += numel == size.seq and task.body.collective is Collective.ALL_REDUCE
+            if numel not in (size.hidden * size.seq, size.seq) or task.body.collective is not Collective.ALL_REDUCE:
+                others.append((task.id, task.body.collective.value, read.name))
+    assert (whole, others) == (6 * size.layers + 2, [])
+    assert 2 <= per_token <= 4
 
 
 def overlaps(point: Point) -> bool:
