@@ -117,7 +117,7 @@ def measure(systems: Sequence[System] = tuple(System), cases: Sequence[str] = ()
             simulated_s = step_s(plans[case], constants)
             nodes = max(1, point.devices // PER_NODE)
             table.append(
-                {"system": system.value, "case": case, "nodes": nodes, "dp": point.dp, "tp": point.tp, "pp": point.pp}
+                {"row": point.name, "system": system.value, "case": case, "nodes": nodes, "dp": point.dp, "tp": point.tp, "pp": point.pp}
                 | {"role": ROLES.get(case, "predicted"), "shared": nodes > 1 and point.tp == PER_NODE and point.dp > 1 and point.pp == 1}
                 | {"paper_step_s": point.paper_s, "sim_shipped_step_s": step_s(plans[case], Constants())}
                 | {"sim_step_s": simulated_s, "error": simulated_s / point.paper_s - 1, "fitted_kernels": constants.kernels}
