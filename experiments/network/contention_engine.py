@@ -147,18 +147,16 @@ def draw() -> None:
             f"{system}: kernels x {first.fitted_kernels:.2f}, node {first.fitted_node_bytes_per_s / 1e9:.1f} GB/s, "
             f"nic {first.fitted_nic_bytes_per_s / 1e9:.2f} GB/s; mean |error|: {means}"
         )
-        colours = [
-            "#D55E00" if role != "predicted" else "#009E73" if shared else "#0072B2"
-            for role, shared in zip(here.role, here.shared, strict=True)
-        ]
-        panel.bar(range(len(here)), 100 * here.error, color=colours)
+        panel.bar(range(len(here)), 100 * here.error, color=["#009E73" if shared else "#0072B2" for shared in here.shared])
+        fitted = [place for place, role in enumerate(here.role) if role != "predicted"]
+        panel.plot(fitted, [0] * len(fitted), "s", color="#D55E00", markerfacecolor="none")
         panel.axhspan(-10, 10, color="grey", alpha=0.15, linewidth=0)
         panel.axhline(0, color="black", linewidth=0.8)
         panel.set_xticks(
             range(len(here)), [f"{r.case.split('_')[0]} {r.dp}x{r.tp}x{r.pp}" for r in here.itertuples()], rotation=75, fontsize=8
         )
         panel.set_title(f"{system}: data x tensor x pipeline parallel", fontsize=10)
-    panels[0].set_ylabel("sim over paper - 1 [%]\nred: fitted to, green: 8 rings share each nic", fontsize=9)
+    panels[0].set_ylabel("sim over paper - 1 [%]\nsquare: fitted to, green: 8 rings share each nic", fontsize=9)
     PICTURE.parent.mkdir(exist_ok=True)
     figure.savefig(PICTURE, dpi=130)
     console.print(f"-> {CSV}, {PICTURE}")
