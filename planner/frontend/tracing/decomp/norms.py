@@ -39,8 +39,9 @@ def batch_norm(
         var = torch.sum(centred * centred, dims) / count
         if running_mean is not None and running_var is not None:
             unbiased = parts.first(var) * (count / max(count - 1, 1))
-            running_mean = running_mean * (1 - momentum) + parts.first(mean) * momentum
-            running_var = running_var * (1 - momentum) + unbiased * momentum
+            # In 16 bits too they are updated in 32.
+            running_mean = (widened(running_mean) * (1 - momentum) + parts.first(mean) * momentum).to(running_mean.dtype)
+            running_var = (widened(running_var) * (1 - momentum) + unbiased * momentum).to(running_var.dtype)
     else:
         parts = WHOLE
         value = parts.split(x)

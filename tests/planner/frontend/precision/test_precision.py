@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 import regista
 from backend.checkpoint import Saved, find
 from planner.frontend import AdamW, Program
+from planner.frontend.tracing.trace import Tracer
 from planner.ir.errors import InvalidProgram
 from planner.ir.graph import InputKind, Role
 from planner.ir.plan import Plan, RegstKind
@@ -204,3 +206,19 @@ def test_a_run_resumes_bit_for_bit_though_working_copies_are_not_saved(tmp_path:
     assert not any(":bfloat16" in state.name for state in Saved(str(find(tmp_path))).manifest.states)
     for name, value in whole.states.items():
         assert torch.equal(resumed.states[name], value), name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_batch_norm_in_16_bits_updates_its_statistics_in_32_as_torch_does(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(16).to(dtype)
+    norm.running_mean = torch.linspace(-3, 3, 16, dtype=dtype)
+    x = (4 * torch.randn(64, 16) + 1).to(dtype)
+    program = Program(nn.Sequential(copy.deepcopy(norm), nn.Flatten(0)), x, lambda out: out.float().mean())
+    assert program.tracer() is Tracer.RECORDER
+    states = regista.run(regista.plan(program, "local:1"), program, steps=1, performer=regista.Performer.REFERENCE).states
+    norm(x)
+    for name in ("running_mean", "running_var"):
+        ours, torchs = states[f"0.{name}"], getattr(norm, name)
+        assert ours.dtype is dtype
+        assert torch.allclose(ours.float(), torchs.float(), rtol=torch.finfo(dtype).eps, atol=0), "one rounding apart, of sums in another order"
