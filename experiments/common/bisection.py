@@ -1,4 +1,4 @@
-"""Where a growing function reaches a value."""
+"""Bisection of increasing functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["where_reached"]
 
 
 def where_reached(value: Callable[[float], float], wanted: float, low: float, high: float, rounds: int = 50) -> float:
-    """The x between two positive numbers at which ``value(x)``, which grows, is ``wanted``; low or high where it is so nowhere.
+    """Solve ``value(x) = wanted`` for an increasing ``value``, by bisection between two positive numbers; without a solution, the nearer of them.
 
     Args:
         rounds: so often the ratio of high to low is halved, as a logarithm.

@@ -12,5 +12,5 @@ _BYTES = 10**15
 
 
 def with_unlimited_memory(cluster: Cluster) -> Cluster:
-    """The cluster with 10^15 bytes of memory on each device."""
+    """A copy of the cluster in which each device has 10^15 bytes of memory, so that every Plan fits."""
     return replace(cluster, device=replace(cluster.device, memory_bytes=_BYTES))

@@ -41,7 +41,7 @@ from simulator.network.collectives import collective_flows
 from simulator.network.fabric import Machine
 from simulator.network.links import Flow, Link, Route
 
-__all__ = ["main", "two_rings"]
+__all__ = ["NIC_ROW", "NODE_ROW", "PER_NODE", "RATE_ROW", "main", "two_rings"]
 
 HERE = Path(__file__).parents[1]
 TWO, GPT, PICTURE = HERE / "results/contention_two.csv", HERE / "results/contention_gpt.csv", HERE / "figures/contention.png"

@@ -1,4 +1,4 @@
-"""DLPerf's GPT rows as whole Plans in the simulator's default engine, links shared, with three constants per system.
+"""DLPerf's measured GPT steps on V100 against simulations of their whole Plans, with shared links and three fitted constants per system.
 
     python -m experiments.network.contention_engine              plan, fit, simulate, write results/contention_engine.csv, draw (3 minutes)
     python -m experiments.network.contention_engine --redraw     draw from the CSV
@@ -27,24 +27,22 @@ from rich.table import Table
 
 from experiments.common.bisection import where_reached
 from experiments.common.small_size import small_or_redrawn
-from experiments.common.unlimited import with_unlimited_memory
+from experiments.fidelity.dlperf import cluster_of
 from experiments.fidelity.plans import plan_of
 from experiments.fidelity.points import Point, System, points
+from experiments.network.contention import NIC_ROW, NODE_ROW, PER_NODE, RATE_ROW
 from planner.cost import AnalyticCost
 from planner.ir.cluster import Cluster, LinkSpec
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Fragment, Plan, Task
-from regista.clusters import resolve_cluster
 from simulator import simulate
 
 __all__ = ["Constants", "main", "step_s"]
 
 HERE = Path(__file__).parents[1]
 CSV, PICTURE = HERE / "results/contention_engine.csv", HERE / "figures/contention_engine.png"
-GPU_ROW, NODE_ROW, NIC_ROW = "DP_1x1x1_2_1536x16", "MP_1x8x1_16_1536x16", "MP_1x16x1_16_3072x16"
-ROLES = {GPU_ROW: "fitted (kernels)", NODE_ROW: "fitted (node)", NIC_ROW: "fitted (nic)"}
+ROLES = {RATE_ROW: "fitted (kernels)", NODE_ROW: "fitted (node)", NIC_ROW: "fitted (nic)"}
 SMALL = (*ROLES, "DP_8x1x1_16_1536x16")
-PER_NODE = 8
 ROUNDS = 25
 
 
@@ -87,9 +85,7 @@ def _plans(rows: Sequence[Point]) -> dict[str, Plan]:
     graphs: dict[tuple[object, ...], LogicalGraph] = {}
     plans = {}
     for point in track(rows, description="plans"):
-        cluster = resolve_cluster(f"dlperf-v100:{max(1, point.devices // PER_NODE)}")
-        cluster = with_unlimited_memory(replace(cluster, devices_per_node=min(PER_NODE, point.devices)))
-        plans[_case(point)] = plan_of(point, graphs, cluster).plan
+        plans[_case(point)] = plan_of(point, graphs, cluster_of(point.devices)).plan
     return plans
 
 
@@ -99,14 +95,18 @@ def _fitted(plans: dict[str, Plan], paper_s: dict[str, float]) -> Constants:
     def found(case: str, constants: Callable[[float], Constants], low: float, high: float) -> float:
         return where_reached(lambda x: -step_s(plans[case], constants(x)), -paper_s[case], low, high, ROUNDS)
 
-    kernels = 1 / found(GPU_ROW, lambda x: Constants(kernels=1 / x), 0.1, 10.0)
+    kernels = 1 / found(RATE_ROW, lambda x: Constants(kernels=1 / x), 0.1, 10.0)
     node = found(NODE_ROW, lambda x: Constants(kernels=kernels, node=x), 1e9, 1e12)
     nic = found(NIC_ROW, lambda x: Constants(kernels=kernels, node=node, nic=x), 1e8, 1e11)
     return Constants(kernels=kernels, node=node, nic=nic)
 
 
 def measure(systems: Sequence[System] = tuple(System), cases: Sequence[str] = ()) -> None:
-    """Args: cases: only these; none: all."""
+    """Simulate the published rows of these systems and write the CSV.
+
+    Args:
+        cases: only rows of these names; none: all.
+    """
     table: list[dict[str, object]] = []
     for system in systems:
         rows = [p for p in points("dlperf") if p.system is system and (not cases or _case(p) in cases)]

@@ -34,7 +34,7 @@ _PACE = record("", "left_s since_s speed end_s event_s")
 _FLOW = record("link_first link_last talk_first talk_last actor_first actor_last active component key touched", "alone")
 _LINK = record("first active visit")
 _TALLY = record(
-    f"events to_check may_choose left is_paced asks touched started retold visits components component_size {edition('pace_kernel.py')}",
+    f"events joining may_choose left is_paced asks touched started retold visits components component_size {edition('pace_kernel.py')}",
     "now_s beside",
 )
 
@@ -52,7 +52,7 @@ class Counters(NamedTuple):
     store: Records
     rank_class: Records
     tally: Records  # one
-    to_check: Ints  # actors to look at before lanes choose
+    joining: Ints  # actors that become candidates before lanes choose
     may_choose: Ints  # lanes that may choose when the instant has settled
     waiting: Ints  # per lane a heap of the actors that can fire
     order: Ints
@@ -120,7 +120,7 @@ def first_counters(t: PlanArrays, steps: int, classes: int, full: bool, flows: F
         ),
         rank_class=filled(_CLASS, classes, lane_first=f.lane_first[:-1], lane_last=f.lane_first[1:]),
         tally=filled(_TALLY, 1, left=base[-1], is_paced=flows is not None, beside=1 / f.slowdown),
-        to_check=np.zeros(actors, dtype=np.int64),
+        joining=np.zeros(actors, dtype=np.int64),
         may_choose=np.zeros(lanes, dtype=np.int64),
         waiting=np.zeros(actors, dtype=np.int64),
         order=t.order,

@@ -74,9 +74,9 @@ def _play(g, full):  # type: ignore[no-untyped-def]
             if actor.total > 0:
                 _one_less(a, g)
     while True:
-        for n in range(tally.to_check):
-            _join(g.to_check[idx(n)], now, g, full)
-        tally.to_check = 0
+        for n in range(tally.joining):
+            _join(g.joining[idx(n)], now, g, full)
+        tally.joining = 0
         for n in range(tally.may_choose):
             lane = g.may_choose[idx(n)]
             g.lane[idx(lane)].may_choose = 0
@@ -140,12 +140,12 @@ def _count_stuck(o, g):  # type: ignore[no-untyped-def]
 
 @kernel
 def _one_less(a, g):  # type: ignore[no-untyped-def]
-    """One thing less keeps an actor from being a candidate of its lane; if it was the last, the actor joins when the instant has settled."""
+    """Count one obstacle less for an actor; without any it becomes a candidate of its lane, once all events of this instant have happened."""
     actor = g.actor[idx(a)]
     actor.missing -= 1
     if actor.missing == 0:
-        g.to_check[idx(g.tally[0].to_check)] = a
-        g.tally[0].to_check += 1
+        g.joining[idx(g.tally[0].joining)] = a
+        g.tally[0].joining += 1
 
 
 @kernel

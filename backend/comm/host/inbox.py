@@ -75,12 +75,12 @@ class Inbox:
         return arrived
 
     def wakes(self) -> None:
-        """Mark the receiver as awake: it looks for frames itself, and senders do not ring the doorbell."""
+        """Mark the receiver as polling: it reads new frames by itself, and senders need not wake it."""
         for _, words in self._rings:
             words[_SLEEPS] = 0
 
     def sleeps(self) -> None:
-        """Mark the receiver as asleep: the next frame rings the doorbell.  Frames that came before are to be taken after this call."""
+        """Mark the receiver as blocked: the sender of the next frame wakes it.  Frames that came before are to be taken after this call."""
         for _, words in self._rings:
             words[_SLEEPS] = 1
         with self._fence:

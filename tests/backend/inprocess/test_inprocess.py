@@ -45,7 +45,7 @@ CELLS = [
 
 
 def assert_no_thread_is_left() -> None:
-    """A run waits 2 s for its threads; where other programs hold all cores one may end a little later."""
+    """All threads of runs have ended, or end within 10 s: where other programs hold all cores one may outlive the 2 s that a run waits."""
     for thread in threading.enumerate():
         if thread.name.startswith("regista"):
             thread.join(10)

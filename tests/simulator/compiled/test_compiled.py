@@ -58,8 +58,8 @@ def outcome(run: Callable[[], Trace]) -> str:
         return str(error)
 
 
-def same(plan: Plan, cost: TableCost, steps: int) -> str:
-    """The outcome, which all engines agree on."""
+def assert_engines_agree(plan: Plan, cost: TableCost, steps: int) -> str:
+    """Assert that SimPy and the compiled engine, folded or not, give one outcome; returns it."""
     expected = outcome(lambda: simulate(plan, cost, steps=steps, engine=Engine.SIMPY))
     for fold in (False, True):
         assert outcome(lambda: simulate(plan, cost, steps=steps, engine=Engine.COMPILED, fold=fold)) == expected  # noqa: B023
@@ -73,7 +73,7 @@ def same(plan: Plan, cost: TableCost, steps: int) -> str:
 @given(st.data())
 def test_on_dags_with_rates_state_and_shared_streams_both_engines_give_one_trace(data: st.DataObject):
     plan = data.draw(live_dags(fixed_order=data.draw(st.booleans())))
-    same(plan, data.draw(prices(plan)), data.draw(st.integers(1, 3)))
+    assert_engines_agree(plan, data.draw(prices(plan)), data.draw(st.integers(1, 3)))
 
 
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -81,14 +81,14 @@ def test_on_dags_with_rates_state_and_shared_streams_both_engines_give_one_trace
 def test_on_stages_of_several_ranks_with_collectives_both_engines_give_one_trace_folded_or_not(data: st.DataObject):
     plan = data.draw(meshed())
     assume(is_live(plan))
-    same(plan, data.draw(costs(plan)), data.draw(st.integers(1, 2)))
+    assert_engines_agree(plan, data.draw(costs(plan)), data.draw(st.integers(1, 2)))
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_on_pipelines_and_data_parallel_steps_both_engines_give_one_trace(data: st.DataObject):
     plan = data.draw(st.sampled_from([pipeline(1, 3), pipeline(2, 4), pipeline(4, 3), data_parallel(2), data_parallel(5)]))
-    same(plan, data.draw(costs(plan)), 3)
+    assert_engines_agree(plan, data.draw(costs(plan)), 3)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -96,7 +96,7 @@ def test_on_pipelines_and_data_parallel_steps_both_engines_give_one_trace(data: 
 def test_on_chains_of_any_quotas_both_engines_give_one_trace(data: st.DataObject):
     names = "abcdef"[: data.draw(st.integers(2, 6))]
     plan = chain(names, data.draw(st.lists(st.integers(1, 4), min_size=len(names), max_size=len(names))), data.draw(st.integers(1, 8)))
-    same(plan, data.draw(costs(plan)), 2)
+    assert_engines_agree(plan, data.draw(costs(plan)), 2)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -108,20 +108,20 @@ def test_with_an_actor_that_reads_what_it_writes_both_engines_give_one_trace(dat
     story.task("forward", {"w": 6}, {"y": 6 // acts}, acts=6)
     story.task("update", {"y": 1, "w": acts}, {"w": acts}, acts=acts, kind=TaskKind.UPDATE)
     plan = story.freeze(micro_batches=6)
-    assert "not live" not in same(plan, data.draw(costs(plan)), 3)
+    assert "not live" not in assert_engines_agree(plan, data.draw(costs(plan)), 3)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_on_plans_that_are_really_performed_both_engines_give_one_trace(data: st.DataObject):
     plan = data.draw(st.sampled_from([handmade.data_parallel(3), handmade.pipeline(3, 2, 1), handmade.pipeline(4, 2, 2)]))
-    same(plan, data.draw(costs(plan)), 2)
+    assert_engines_agree(plan, data.draw(costs(plan)), 2)
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(dags())
 def test_both_engines_dead_lock_on_the_same_plans_with_the_same_words(plan: Plan):
-    same(plan, TableCost(), 1)
+    assert_engines_agree(plan, TableCost(), 1)
 
 
 def test_a_collective_that_never_completes_is_told_in_the_words_of_simpy():
@@ -132,7 +132,7 @@ def test_a_collective_that_never_completes_is_told_in_the_words_of_simpy():
         story.task(f"make_{name}", produces=[name], kind=TaskKind.SOURCE)
         story.task(f"reduce_{name}", [name], [f"sum_{name}"], collective=Collective.ALL_REDUCE, stream="comm")
     cost = TableCost({("make_x", 0): 1.0, ("make_y", 0): 2.0, ("make_x", 1): 2.0, ("make_y", 1): 1.0})
-    assert "reduce_x act 0: ranks [0] wait, ranks [1] never come" in same(story.freeze(), cost, 1)
+    assert "reduce_x act 0: ranks [0] wait, ranks [1] never come" in assert_engines_agree(story.freeze(), cost, 1)
 
 
 def test_the_random_plans_hold_what_they_are_to_test():

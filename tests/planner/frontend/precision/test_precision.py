@@ -221,4 +221,6 @@ def test_batch_norm_in_16_bits_updates_its_statistics_in_32_as_torch_does(dtype:
     for name in ("running_mean", "running_var"):
         ours, torchs = states[f"0.{name}"], getattr(norm, name)
         assert ours.dtype is dtype
-        assert torch.allclose(ours.float(), torchs.float(), rtol=torch.finfo(dtype).eps, atol=0), "one rounding apart, of sums in another order"
+        assert torch.allclose(ours.float(), torchs.float(), rtol=torch.finfo(dtype).eps, atol=0), (
+            "one rounding apart, of sums in another order"
+        )
