@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from backend.acts.links import Link, Node, Stream, link_of, nodes_of
+from backend.acts.links import Link, Node, Stream, linked
 from backend.acts.rows import ActRow, RowLog
 from backend.memory.blocks import Blocks
 from planner.ir.actors.actor import Actor, ActorId, Message, MessageKind, build_actors
@@ -52,7 +52,7 @@ class Bookkeeper:
         self.actors = {key: actor for key, actor in actors.items() if key[1] in blocks}
         self.gates = {key: gate for key, gate in gates.items() if key[1] in blocks}
         self.streams = {key: Stream(gate) for key, gate in self.gates.items()}
-        self._nodes = nodes_of(plan, self.actors, self.streams, blocks)
+        self._nodes, self._links = linked(plan, self.actors, self.streams, blocks)
         self.rows: Mapping[int, list[ActRow] | RowLog] = {rank: [] for rank in blocks} if logs is None else logs
         self.unfinished = self._count_unfinished()
         self._targets: dict[ActorId, tuple[int, ...]] = {}
@@ -61,7 +61,6 @@ class Bookkeeper:
         self._arrived: dict[tuple[str, int, int], int] = {}
         """(task, receiver, act) -> how many of them have come, while some are missing."""
         self._readies: dict[tuple[str, int, int], list[Link]] = {}
-        self._links: dict[Message, Link] = {}
         self._produced: dict[str, tuple[tuple[str, int], ...]] = {}
         """TRANSFER -> (Regst, quota) of what it fills."""
         self._consumers: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -111,7 +110,7 @@ class Bookkeeper:
 
     def begin_actor(self, actor: Actor) -> BegunAct:
         """Begin the act of an actor that its stream's gate has chosen."""
-        return self._begin(self._nodes[actor.id])
+        return self._begin(self._nodes[actor])
 
     def _begin(self, node: Node) -> BegunAct:
         stream, ready_ns = node.stream, node.ready_ns
@@ -122,48 +121,66 @@ class Bookkeeper:
     def record(self, act: BegunAct, start_ns: int, end_ns: int) -> ActRow:
         """Note when the act was performed."""
         actor, number, ready_ns = act
-        row = self._nodes[actor.id].task_place, number, ready_ns, start_ns, end_ns
+        row = self._nodes[actor].task_place, number, ready_ns, start_ns, end_ns
         self.rows[actor.rank].append(row)
         return row
 
     def finish(self, act: BegunAct) -> list[Stream]:
         """The act has ended: account for its blocks and tell those who wait for it; Actor.end says the same in messages."""
-        actor, number, _ = act
-        node = self._nodes[actor.id]
+        return self._finish(self._nodes[act[0]], act[1])
+
+    def end(self, act: BegunAct, start_ns: int, end_ns: int) -> list[Stream]:
+        """``record`` and ``finish`` in one."""
+        actor, number, ready_ns = act
+        node = self._nodes[actor]
+        self.rows[actor.rank].append((node.task_place, number, ready_ns, start_ns, end_ns))
+        return self._finish(node, number)
+
+    def _finish(self, node: Node, number: int) -> list[Stream]:
+        actor = node.actor
         actor.busy = False
         node.stream.gate.running = None
         heard: list[Link] = []
         elsewhere: list[Message] = []
         short = 0
-        for out, only, (blocks, links, messages) in node.outs:
-            out.phase += 1
-            if out.phase == out.acts_per_block:
-                out.phase = 0
-                if blocks is not None:
-                    blocks.complete(out.regst, out.produced % out.quota)
-                out.produced += 1
-                heard += links
+        for out, acts, only, blocks, links, messages in node.outs:
+            phase = out.phase + 1
+            if phase != acts:
+                out.phase = phase
+                continue
+            out.phase = 0
+            produced = out.produced
+            if blocks is not None:
+                blocks.complete(out.regst, produced % out.quota)
+            out.produced = produced = produced + 1
+            heard += links
+            if messages:
                 elsewhere += messages
-                short += not out.free if only is None else out.produced - out.acked[only] >= out.quota
-        for port, only, (blocks, links, messages) in node.ins:
-            port.phase += 1
-            if port.phase == port.acts_per_block:
-                port.phase = 0
-                if blocks is not None:
-                    blocks.release(port.regst, port.consumed % port.quota)
-                port.consumed += 1
-                heard += links
+            short += not out.free if only is None else produced - only.count >= out.quota
+        for port, acts, only, blocks, links, messages in node.ins:
+            phase = port.phase + 1
+            if phase != acts:
+                port.phase = phase
+                continue
+            port.phase = 0
+            consumed = port.consumed
+            if blocks is not None:
+                blocks.release(port.regst, consumed % port.quota)
+            port.consumed = consumed = consumed + 1
+            heard += links
+            if messages:
                 elsewhere += messages
-                short += not port.readable if only is None else port.received[only] <= port.consumed
+            short += not port.readable if only is None else only.count <= consumed
         actor.short += short
         if actor.acts_begun >= actor.total_acts:
             self.unfinished -= 1
         if node.is_transfer:  # its block is complete when all senders' parts have arrived
             for receiver in self._targets.get(actor.id, ()):
                 heard += self._complete(actor.task.id, number, actor.rank, receiver)
-        for message in elsewhere:
+        if elsewhere:
             assert self._send is not None
-            self._send(message)
+            for message in elsewhere:
+                self._send(message)
         return self._hear(heard, node)
 
     def arrive(self, task: str, number: int, sender: int, receiver: int) -> list[Stream]:
@@ -183,19 +200,13 @@ class Bookkeeper:
         if links is None:
             source = task, sender
             links = self._readies[task, sender, receiver] = [
-                link_of(self._nodes, MessageKind.READY, regst, source, (reader, receiver)) for regst, reader in self._consumers[task]
+                self._links[Message(MessageKind.READY, regst, source, (reader, receiver))] for regst, reader in self._consumers[task]
             ]
         return links
 
     def deliver(self, messages: Iterable[Message]) -> list[Stream]:
         """Hand messages of another process to the actors that they are for."""
-        links = []
-        for message in messages:
-            link = self._links.get(message)
-            if link is None:
-                link = self._links[message] = link_of(self._nodes, message.kind, message.regst, message.sender, message.receiver)
-            links.append(link)
-        return self._hear(links)
+        return self._hear(self._links[message] for message in messages)
 
     def _hear(self, links: Iterable[Link], ended: Node | None = None) -> list[Stream]:
         """Raise the counts, and note who can begin; returns the streams in which something may begin now.
@@ -206,10 +217,20 @@ class Bookkeeper:
         streams: list[Stream] = []
         now_ns = time.monotonic_ns()
         if ended is not None:
-            self._note(ended, now_ns)
+            if ended.actor.short <= 0:
+                self._note(ended, now_ns)
             streams.append(ended.stream)
-        for link in links:
-            if link.raise_count() and self._note(link.node, now_ns):
+        for link in links:  # to each, what Actor.receive does with the message
+            link.count = count = link.count + 1
+            link.counts[link.sender] = count
+            actor = link.actor
+            if actor.short > 0:
+                if not link.frees():
+                    continue
+                actor.short -= 1
+                if actor.short:
+                    continue
+            if not actor.busy and self._note(link.node, now_ns):
                 streams.append(link.node.stream)
         return streams
 

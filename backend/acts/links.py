@@ -9,14 +9,14 @@ Actor.receive changes (SEMANTICS 3.1 - 3.3); tests play both on random Plans.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from backend.memory.blocks import Blocks
 from planner.ir.actors.actor import Actor, ActorId, InPort, Message, MessageKind, OutPort, StreamGate
 from planner.ir.plan import Plan, RegstKind, TaskKind
 
-__all__ = ["Link", "Node", "Stream", "link_of", "nodes_of"]
+__all__ = ["Link", "Node", "Stream", "linked"]
 
 
 @dataclass(slots=True, eq=False)
@@ -40,31 +40,36 @@ class Stream:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """``counts[sender]`` is what a message from ``sender`` raises: of a readable port's ``received``, or of a free one's ``acked``."""
+    """``counts[sender]`` is what a message from ``sender`` raises: of a readable port's ``received``, or of a free one's ``acked``.
+
+    count: the same number, at hand without a look-up by a tuple.   alone: the port waits for no other sender.   actor: the node's.
+    """
 
     node: Node
     sender: ActorId
     counts: dict[ActorId, int]
     reads: InPort | None
     writes: OutPort | None
+    count: int = field(init=False)
+    alone: bool = field(init=False)
+    actor: Actor = field(init=False)
 
-    def raise_count(self) -> bool:
-        """What Actor.receive does with the message; False: the actor waits for others still."""
-        count = self.counts[self.sender] = self.counts[self.sender] + 1
-        reads, writes = self.reads, self.writes
-        if reads is not None:
-            freed = reads.phase == 0 and count == reads.consumed + 1 and (len(self.counts) == 1 or reads.readable)
-        else:
-            assert writes is not None
-            freed = writes.phase == 0 and writes.produced - count == writes.quota - 1 and (len(self.counts) == 1 or writes.free)
-        actor = self.node.actor
-        if freed and actor.short > 0:
-            actor.short -= 1
-        return actor.short <= 0
+    def __post_init__(self) -> None:
+        self.count, self.alone, self.actor = self.counts[self.sender], len(self.counts) == 1, self.node.actor
+
+    def frees(self) -> bool:
+        """Whether the port waits no more, by the message that was counted last."""
+        if (reads := self.reads) is not None:
+            return self.count == reads.consumed + 1 and reads.phase == 0 and (self.alone or reads.readable)
+        writes = self.writes
+        assert writes is not None
+        return writes.produced - self.count == writes.quota - 1 and writes.phase == 0 and (self.alone or writes.free)
 
 
-Told = tuple[Blocks | None, list[Link], list[Message]]
-"""What becomes of a block when a port has done with it: where it is accounted for (None: nowhere), who hears of it here, and what goes elsewhere."""
+_Out = tuple[OutPort, int, Link | None, Blocks | None, list[Link], list[Message]]
+_In = tuple[InPort, int, Link | None, Blocks | None, list[Link], list[Message]]
+"""A port and what its actor's acts do to it: how many acts use a block, the one link that the port waits for (None: none, or several, which are
+looked through), where the block is accounted for (None: nowhere), who hears here that it is done with, and the messages for those elsewhere."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +77,6 @@ class Node:
     """An actor and what its acts touch.
 
     stream_place: among the actors of its stream.   task_place: of its task in the Plan.   ready_ns: since when it can begin; 0: it cannot.
-    outs, ins: its ports; beside each the one actor that the port waits for (None: none, or several, which are looked through), and who is told.
     """
 
     actor: Actor
@@ -80,57 +84,57 @@ class Node:
     stream_place: int
     task_place: int
     is_transfer: bool
-    outs: list[tuple[OutPort, ActorId | None, Told]] = field(default_factory=list)
-    ins: list[tuple[InPort, ActorId | None, Told]] = field(default_factory=list)
+    outs: list[_Out] = field(default_factory=list)
+    ins: list[_In] = field(default_factory=list)
     ready_ns: int = 0
 
     def urgency(self) -> tuple[int, int, int, int]:
         return self.actor.priority(self.stream_place)
 
 
-def link_of(nodes: Mapping[ActorId, Node], kind: MessageKind, regst: str, sender: ActorId, receiver: ActorId) -> Link:
-    """The link of a message to an actor here."""
-    actor = nodes[receiver].actor
-    if kind is MessageKind.READY:
-        reads = actor.inputs[regst]
-        return Link(nodes[receiver], sender, reads.received, reads, None)
-    writes = actor.outputs[regst]
-    return Link(nodes[receiver], sender, writes.acked, None, writes)
-
-
-def nodes_of(
+def linked(
     plan: Plan, actors: Mapping[ActorId, Actor], streams: Mapping[tuple[str, int], Stream], blocks: Mapping[int, Blocks]
-) -> dict[ActorId, Node]:
-    """The actors of this process, linked.
+) -> tuple[dict[Actor, Node], dict[Message, Link]]:
+    """The actors of this process, and the links of all messages to them.
 
     Args:
         actors: of the ranks of ``blocks``.
+
+    Returns:
+        nodes: by the actors themselves, as their ids, which are tuples, would be hashed anew at each look.
     """
     places = {task.id: place for place, task in enumerate(plan.tasks)}
-    nodes: dict[ActorId, Node] = {}
+    nodes: dict[Actor, Node] = {}
+    links: dict[Message, Link] = {}
     for key, actor in actors.items():
         stream = streams[actor.task.stream, actor.rank]
         node = Node(actor, stream, len(stream.members), places[actor.task.id], actor.task.kind is TaskKind.TRANSFER)
-        nodes[key] = stream.members[actor.task.id] = node
-    for key, node in nodes.items():
-        own = blocks[key[1]]
-        for out in node.actor.outputs.values():
-            # A transfer's block lies on its receivers, and is full when all senders' parts have come: not at the end of this act.
-            told: Told = (None, [], []) if node.is_transfer else (own, *_heard(nodes, MessageKind.READY, out.regst, key, out.acked))
-            node.outs.append((out, _only(out.acked), told))
-        for port in node.actor.inputs.values():
+        nodes[actor] = stream.members[actor.task.id] = node
+        for port in actor.inputs.values():
+            for sender in port.received:
+                links[Message(MessageKind.READY, port.regst, sender, key)] = Link(node, sender, port.received, port, None)
+        for out in actor.outputs.values():
+            for sender in out.acked:
+                links[Message(MessageKind.ACK, out.regst, sender, key)] = Link(node, sender, out.acked, None, out)
+
+    def told(kind: MessageKind, regst: str, sender: ActorId, receivers: Iterable[ActorId]) -> tuple[list[Link], list[Message]]:
+        messages = [Message(kind, regst, sender, receiver) for receiver in receivers]
+        return [links[m] for m in messages if m in links], [m for m in messages if m not in links]
+
+    def only(kind: MessageKind, regst: str, senders: Collection[ActorId], receiver: ActorId) -> Link | None:
+        return links[Message(kind, regst, next(iter(senders)), receiver)] if len(senders) == 1 else None
+
+    for key, actor in actors.items():
+        own, node = blocks[actor.rank], nodes[actor]
+        for out in actor.outputs.values():
+            heard: tuple[Blocks | None, list[Link], list[Message]] = (None, [], [])
+            if (
+                not node.is_transfer
+            ):  # or the block lies on its receivers, and is full when all senders' parts have come: not at this act's end
+                heard = own, *told(MessageKind.READY, out.regst, key, out.acked)
+            node.outs.append((out, out.acts_per_block, only(MessageKind.ACK, out.regst, out.acked, key), *heard))
+        for port in actor.inputs.values():
             kept = plan.regst[port.regst].kind is RegstKind.STATE
-            told = (None if kept else own, *_heard(nodes, MessageKind.ACK, port.regst, key, port.received))
-            node.ins.append((port, _only(port.received), told))
-    return nodes
-
-
-def _only(counts: Mapping[ActorId, int]) -> ActorId | None:
-    return next(iter(counts)) if len(counts) == 1 else None
-
-
-def _heard(
-    nodes: Mapping[ActorId, Node], kind: MessageKind, regst: str, sender: ActorId, receivers: Iterable[ActorId]
-) -> tuple[list[Link], list[Message]]:
-    here = [link_of(nodes, kind, regst, sender, receiver) for receiver in receivers if receiver in nodes]
-    return here, [Message(kind, regst, sender, receiver) for receiver in receivers if receiver not in nodes]
+            heard = None if kept else own, *told(MessageKind.ACK, port.regst, key, port.received)
+            node.ins.append((port, port.acts_per_block, only(MessageKind.READY, port.regst, port.received, key), *heard))
+    return nodes, links

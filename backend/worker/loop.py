@@ -61,7 +61,8 @@ class _Failed:
     failure: Failure
 
 
-_Event = _Done | _Arrived | _Acked | _Failed
+_Notice = _Arrived | _Acked | _Failed
+_Event = _Done | _Notice
 
 
 def ack_links(plan: Plan) -> list[Message]:
@@ -108,6 +109,8 @@ class EventLoop:
         self._running = 0
         """Acts that have begun and not ended."""
         self._over = threading.Event()
+        self._ended = False
+        """Whether ``_over`` is set, to be asked once per act."""
         self._reader = SharedReader(mesh, self._on_control, self._on_data, self._on_lost, self._nothing_runs, inbox) if looks else None
         self._threads = ActThreads(self._act, lambda actor: actor.task.id in body.waiting, self._reader)
         self._links = ack_links(plan)
@@ -116,7 +119,7 @@ class EventLoop:
         """Peer -> acknowledgements of the event at hand."""
         self._lock = threading.Lock()
         self._failure: Failure | None = None
-        self._last_event_s = time.monotonic()
+        self._last_event_ns = time.monotonic_ns()
         self._after_the_run: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._final = not live
         self._idle = threading.Event()
@@ -140,12 +143,12 @@ class EventLoop:
             RankFailed: an act raised, a peer was lost, or nothing moved for timeout_s.
         """
         with self._lock:
-            self._last_event_s = time.monotonic()
+            self._last_event_ns = time.monotonic_ns()
             self._begin_all()
         while not self._over.wait(min(self._timeout_s / 4, 1.0)):
             if self._idle.is_set():
-                self._last_event_s = time.monotonic()  # nobody asked for anything
-            if time.monotonic() > self._last_event_s + self._timeout_s:
+                self._last_event_ns = time.monotonic_ns()  # nobody asked for anything
+            if (time.monotonic_ns() - self._last_event_ns) * 1e-9 > self._timeout_s:
                 with self._lock:
                     raise RankFailed(stalled(self.rank, self._book.actors.values(), self._timeout_s))
         if self._failure is not None:
@@ -154,7 +157,7 @@ class EventLoop:
     def allow(self, steps: int, *, final: bool = False) -> None:
         """Go on up to ``steps`` steps, counted from the start of the run; ``final``: and end there."""
         with self._lock:
-            self._last_event_s = time.monotonic()
+            self._last_event_ns = time.monotonic_ns()
             self._final = self._final or final
             self._book.extend(steps)
             self._idle.clear()
@@ -201,12 +204,17 @@ class EventLoop:
     def _post(self, event: _Event) -> list[BegunAct]:
         """Handle an event on the thread that brings it; returns what it is to do next, or to hand over."""
         with self._lock:
-            self._last_event_s = time.monotonic()
-            if self._over.is_set():
+            if self._ended:
                 self._after_the_run.put(event)
                 return []
             try:
-                streams = self._handle(event)
+                if isinstance(event, tuple):  # by far the most
+                    act, start_ns, end_ns = event
+                    self._running -= 1
+                    streams: Iterable[Stream] = self._book.end(act, start_ns, end_ns)
+                else:
+                    self._last_event_ns = time.monotonic_ns()
+                    streams = self._handle(event)
                 if self._acks:
                     self._send_acks()
                 acts = self._book.begin(streams)
@@ -227,6 +235,10 @@ class EventLoop:
             kind = FailureKind.PEER_LOST if isinstance(error, WorkerFailed) else FailureKind.RAISED
             stack = "".join(traceback.format_exception(error))
             self._failure = Failure(rank=self.rank, kind=kind, message=str(error), traceback=stack)
+        self._end()
+
+    def _end(self) -> None:
+        self._ended = True
         self._over.set()
 
     def _begin_all(self) -> None:
@@ -239,15 +251,11 @@ class EventLoop:
         if not self._book.unfinished:
             self._idle.set()
             if self._final:
-                self._over.set()
+                self._end()
 
-    def _handle(self, event: _Event) -> Iterable[Stream]:
-        """Account for one event; returns the streams in which something may begin now."""
+    def _handle(self, event: _Notice) -> Iterable[Stream]:
+        """Account for what came from elsewhere; returns the streams in which something may begin now."""
         match event:
-            case (act, start_ns, end_ns):
-                self._running -= 1
-                self._book.record(act, start_ns, end_ns)
-                return self._book.finish(act)
             case _Acked(links):
                 return self._book.deliver([self._links[link] for link in links])
             case _Arrived(place, number, sender):
@@ -272,8 +280,10 @@ class EventLoop:
             start_ns = time.monotonic_ns()
             announce = self._body.perform(actor, number)
             end_ns = time.monotonic_ns()
+            self._last_event_ns = end_ns
             if announce is not None:
                 announce()
+                self._last_event_ns = time.monotonic_ns()
         except BaseException as error:
             self._post(_Failed(failure_of_act(actor, number, error)))
             return None
@@ -283,7 +293,7 @@ class EventLoop:
     # Threads that read.
 
     def _nothing_runs(self) -> bool:
-        return not self._running and not self._over.is_set()
+        return not self._running and not self._ended
 
     def _perform_short(self, acts: list[BegunAct]) -> None:
         self._threads.work(acts, long=False)

@@ -33,8 +33,15 @@ SHORT_NS = 100_000
 """Waiting for an act shorter than this costs the next act no more than waking another thread: 34 us in the median in one process, 120 to 145 us
 in two processes with a load of 7 [measured: experiments.benchmarks.acts with a thread per stream, 2 cores, 2026-11-21]."""
 
+_LONGEST_NS = 4.0 * SHORT_NS
+"""What counts of an act that took longer."""
+
 MOST_SHORT = 4
 """So many short acts may follow each other before the postponed long act is handed over, or the socket is read again."""
+
+
+_TRANSFER = TaskKind.TRANSFER
+"""Looked up once: finding an enum's member costs more than comparing it."""
 
 
 def prepare_thread() -> None:
@@ -61,6 +68,8 @@ class ActThreads:
         self._perform, self._waits, self._reader = perform, waits, reader
         self._queue: queue.SimpleQueue[BegunAct | None] = queue.SimpleQueue()
         self._recent_ns: dict[str, float] = {}
+        self._short: set[str] = set()
+        """Tasks whose acts are short, of those that never wait."""
         self._count = 0
 
     def start(self, count: int) -> None:
@@ -79,12 +88,17 @@ class ActThreads:
 
     def took(self, actor: Actor, duration_ns: int) -> None:
         """Remember how long an act took, as a moving mean of the last few; a long outlier counts as 4 SHORT_NS."""
-        recent_ns = self._recent_ns.get(actor.task.id, 4.0 * SHORT_NS)
-        self._recent_ns[actor.task.id] = recent_ns + (min(duration_ns, 4 * SHORT_NS) - recent_ns) / 4
+        task = actor.task.id
+        recent_ns = self._recent_ns.get(task, _LONGEST_NS)
+        self._recent_ns[task] = recent_ns = recent_ns + ((duration_ns if duration_ns < _LONGEST_NS else _LONGEST_NS) - recent_ns) / 4
+        if recent_ns >= SHORT_NS:
+            self._short.discard(task)
+        elif task not in self._short and not self._waits(actor):
+            self._short.add(task)
 
     def is_short(self, actor: Actor) -> bool:
         """Whether the actor's acts are short; False until a few of them have been performed."""
-        return self._recent_ns.get(actor.task.id, SHORT_NS) < SHORT_NS and not self._waits(actor)
+        return actor.task.id in self._short
 
     def work(self, acts: list[BegunAct], *, long: bool = True) -> None:
         """Perform acts on this thread, and those that may start at their ends, as the module's text says.
@@ -99,8 +113,8 @@ class ActThreads:
         in_row, reader = 0, self._reader
         while True:
             for act in acts:
-                if self.is_short(act[0]) and (long or in_row + len(short) < MOST_SHORT):
-                    short.appendleft(act) if act[0].task.kind is TaskKind.TRANSFER else short.append(act)
+                if act[0].task.id in self._short and (long or in_row + len(short) < MOST_SHORT):
+                    short.appendleft(act) if act[0].task.kind is _TRANSFER else short.append(act)
                 elif long and postponed is None:
                     postponed = act
                 elif postponed is not None and self._waits(postponed[0]) and not self._waits(act[0]):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
-from backend.acts.links import Link
+from backend.acts.bookkeeper import Bookkeeper
+from backend.acts.links import Link, Node, Stream
 from backend.inprocess.engine import Engine
 from backend.inprocess.rendezvous import JointAct
 from experiments.gpu import late_streams, late_threads
@@ -43,8 +45,12 @@ def announce_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lost_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """One message in 50 is lost."""
-    heard, count = Link.raise_count, iter(range(10**9))
-    monkeypatch.setattr(Link, "raise_count", lambda self: next(count) % 50 != 49 and heard(self))
+    hear, count = Bookkeeper._hear, iter(range(10**9))
+
+    def most(self: Bookkeeper, links: Iterable[Link], ended: Node | None = None) -> list[Stream]:
+        return hear(self, [link for link in links if next(count) % 50 != 49], ended)
+
+    monkeypatch.setattr(Bookkeeper, "_hear", most)
 
 
 @pytest.mark.thorough
