@@ -57,7 +57,7 @@ from regista.clusters import resolve_cluster, run_as
 from regista.data import Data, batches_for
 from regista.origin import names_code, record
 from regista.padded.asked import divided, padded, recorded_samples
-from regista.performers import Performer, check_performer, chosen_kernels
+from regista.performers import Performer, check_performer, chosen, chosen_kernels
 from regista.programs import check_program, planned_program, program_for, program_of
 from regista.schedules.automatic import AUTOMATIC, check_open, with_quickest_schedule
 from regista.schedules.file import read_schedule
@@ -247,10 +247,8 @@ def simulate(plan: Plan, cost: CostModel | None = None, *, steps: int = 4, engin
     Raises:
         Unsupported: an engine that is not known, or ``compiled`` on what only SimPy can do.
     """
-    if engine not in {e.value for e in simulator.Engine}:
-        raise Unsupported(f"engine {engine!r} is not known; choose from {', '.join(e.value for e in simulator.Engine)}")
     prices = cost if cost is not None else AnalyticCost(plan.cluster)
-    trace = simulator.simulate(plan, prices, steps=steps, engine=simulator.Engine(engine))
+    trace = simulator.simulate(plan, prices, steps=steps, engine=chosen(simulator.Engine, engine, "engine"))
     told = {**trace.about, "prices": prices_of(prices).value}  # and messages, so that the trace alone tells when blocks were free again
     return replace(trace, about=told, message_s=message_times(plan, prices.message_s))
 
@@ -260,7 +258,7 @@ def run(
     program: Program | None = None,
     *,
     steps: int = 20,
-    performer: Performer = Performer.GLOO,
+    performer: Performer | str = Performer.GLOO,
     gradients: bool = False,
     timeout_s: float = 30.0,
     on_progress: Callable[[int, float], None] | None = None,
@@ -281,7 +279,7 @@ def run(
     ema: bool = False,
     trace_steps: str | None = None,
     keep_states: bool = True,
-    waiting: Waiting = Waiting.AUTO,
+    waiting: Waiting | str = Waiting.AUTO,
     kernels: Kernels | str = Kernels.EAGER,
 ) -> Outcome:
     """Perform the Plan on real devices.
@@ -316,6 +314,7 @@ def run(
     """
     if steps < 1:
         raise Unsupported(f"steps = {steps}; a run has at least 1")
+    performer, waiting = chosen(Performer, performer, "performer"), chosen(Waiting, waiting, "waiting")
     if performer is Performer.GLOO:
         check_host(plan)
     source = as_planned(plan, program) if program is not None else planned_program(plan)

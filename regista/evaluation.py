@@ -31,7 +31,7 @@ from planner.frontend import Program
 from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import Mode
 from planner.ir.plan import Plan
-from regista.api import Performer
+from regista.performers import Performer, chosen
 from regista.programs import check_program, program_for
 from regista.starting import beginning, typed_state
 
@@ -65,7 +65,7 @@ def evaluator(
     plan: Plan,
     program: Program | None = None,
     *,
-    performer: Performer = Performer.GLOO,
+    performer: Performer | str = Performer.GLOO,
     metrics: Mapping[str, Metric] | None = None,
     timeout_s: float = 30.0,
 ) -> Evaluator:
@@ -84,7 +84,7 @@ def evaluator(
         raise Unsupported(f"plan {plan.plan_id} is a training step; an evaluation needs a plan of mode eval")
     if metrics and not plan.outputs:
         raise Unsupported(f"metrics {', '.join(metrics)} are computed from outputs, and the plan has none; plan with outputs=True")
-    return Evaluator(plan, program_for(plan, program), performer, dict(metrics or {}), timeout_s)
+    return Evaluator(plan, program_for(plan, program), chosen(Performer, performer, "performer"), dict(metrics or {}), timeout_s)
 
 
 class Evaluator:

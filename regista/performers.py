@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import Enum
+from typing import TypeVar
 
 from backend.devices.device import parse_devices
 from backend.devices.options import DeviceOptions, check_options
@@ -14,7 +15,7 @@ from planner.ir.errors import Unsupported
 from planner.ir.graph import Mode
 from planner.ir.plan import Plan
 
-__all__ = ["Performer", "check_performer", "chosen_kernels", "refuse_training"]
+__all__ = ["Performer", "check_performer", "chosen", "chosen_kernels", "refuse_training"]
 
 
 class Performer(Enum):
@@ -23,6 +24,21 @@ class Performer(Enum):
     GLOO = "gloo"
     THREADS = "threads"
     REFERENCE = "reference"
+
+
+_Choice = TypeVar("_Choice", bound=Enum)
+
+
+def chosen(choices: type[_Choice], value: _Choice | str, what: str) -> _Choice:
+    """The member that is meant, by itself or by its value.
+
+    Raises:
+        Unsupported: there is no such one; the message names those that there are.
+    """
+    try:
+        return choices(value)
+    except ValueError:
+        raise Unsupported(f"{what} {value!r} is not known; choose from {', '.join(str(each.value) for each in choices)}") from None
 
 
 def check_performer(
@@ -58,12 +74,9 @@ def chosen_kernels(kernels: Kernels | str, devices: Collection[str]) -> Kernels:
     Raises:
         Unsupported: there are no such kernels, or the host lacks a compiler.
     """
-    try:
-        chosen = Kernels(kernels)
-    except ValueError:
-        raise Unsupported(f"kernels {kernels!r}; a run performs fragments {' or '.join(each.value for each in Kernels)}") from None
-    check_kernels(chosen, devices)
-    return chosen
+    found = chosen(Kernels, kernels, "kernels")
+    check_kernels(found, devices)
+    return found
 
 
 def refuse_training(*, checkpoint: bool, gradients: bool) -> None:

@@ -129,3 +129,22 @@ def test_wishes_that_make_no_sense_are_refused_by_name():
         regista.run(regista.plan(mine, "local:2"), mine, steps=0)
     with pytest.raises(regista.RegistaError, match="steps = 0"):
         regista.simulate(regista.plan(mine, "local:2"), steps=0)
+
+
+def test_a_performer_is_meant_by_its_name_and_no_other_takes_its_place():
+    plan = regista.plan(program(), "local:2")
+    here = regista.run(plan, program(), steps=2, performer="threads")
+    assert here.trace.performer == "threads" and here.losses == pytest.approx(alone(2), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ({"performer": "thread"}, "performer 'thread' is not known; choose from gloo, threads, reference"),
+        ({"waiting": "awake"}, "waiting 'awake' is not known; choose from auto, sleep"),
+        ({"kernels": "fast"}, "kernels 'fast' is not known; choose from eager, compiled"),
+    ],
+)
+def test_a_way_to_run_that_is_not_known_is_refused_by_name(option: dict[str, str], says: str):
+    with pytest.raises(Unsupported, match=says):
+        regista.run(regista.plan(program(), "local:2"), program(), steps=1, **option)  # type: ignore[arg-type]
