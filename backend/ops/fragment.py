@@ -34,6 +34,7 @@ from backend.layout.sharding import torch_dtype
 from backend.memory.blocks import store, store_first
 from backend.ops.fused import fuse
 from backend.ops.kernels import arguments_at, kernel
+from backend.ops.masks import masked_fill
 from backend.ops.optimizer import fuse_adams, update_call
 from backend.ops.outs import COPIES, RESHAPES, out_kernel, placed_result, workspace_kernel
 from backend.ops.products import product
@@ -159,7 +160,7 @@ def _call(writer: _Writer, op: Op, placement: Placement, coordinate: tuple[int, 
 
 def _returns_one_tensor(op: Op, kernel: object) -> bool:
     """Whether the kernel is known to return a bare tensor."""
-    if op.target == BOXING or kernel is product:
+    if op.target == BOXING or kernel in (product, masked_fill):
         return True
     returns = kernel._schema.returns if isinstance(kernel, torch._ops.OpOverload) else ()
     return len(returns) == 1 and str(returns[0].type) == "Tensor"

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from backend.ops.fused import KERNELS as WHOLE
+from backend.ops.masks import masked_fill
 from backend.ops.products import mkl_is_slow, product
 from planner.ir.errors import UnknownOp
 from planner.ir.graph import ACCUMULATE, OUTPUT, Arg, Dt, Effect, Op, Ref
@@ -69,6 +70,8 @@ def kernel(target: str) -> Callable[..., object]:
         return _packed
     if target == "aten.mm.default" and mkl_is_slow():
         return product
+    if target == "aten.masked_fill.Scalar":
+        return masked_fill
     if target == "aten._grouped_mm.default":
         return _grouped_mm
     if target in WHOLE:

@@ -22,6 +22,7 @@ from backend.ops.fused.log_softmax import LOG_SOFTMAX_GRADIENT
 from backend.ops.fused.prelu import PRELU, PRELU_GRADIENT
 from backend.ops.fused.products import MM_BIAS
 from backend.ops.fused.short_norms import SHORT_BATCH_NORM, SHORT_BATCH_NORM_GRADIENT
+from backend.ops.masks import masked_fill
 from backend.ops.products import mkl_is_slow, product
 from planner.ir.graph import OUTPUT, Op
 
@@ -52,10 +53,6 @@ def _matmul_into(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torc
         torch.bmm(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), out=flat)
         return out
     return out.copy_(torch.matmul(a, b))
-
-
-def _masked_fill_into(value: torch.Tensor, mask: torch.Tensor, filling: float, *, out: torch.Tensor) -> torch.Tensor:
-    return out.copy_(value).masked_fill_(mask, filling)
 
 
 def _log_softmax_gradient_into(gradient: torch.Tensor, y: torch.Tensor, dim: int, *, out: torch.Tensor) -> torch.Tensor:
@@ -92,7 +89,7 @@ LSTM = "regista.lstm"
 
 _WORKSPACE_KERNELS: dict[str, Callable[..., torch.Tensor]] = {
     "aten.matmul.default": _matmul_into,
-    "aten.masked_fill.Scalar": _masked_fill_into,
+    "aten.masked_fill.Scalar": masked_fill,
     "aten._to_copy.default": lambda value, *, out, **_: out.copy_(value),
     LOG_SOFTMAX_GRADIENT: _log_softmax_gradient_into,
     "regista.place": _place_into,
