@@ -32,12 +32,12 @@ from torch import Tensor
 from backend.layout.boxing import BOXING, parse_boxing
 from backend.layout.sharding import torch_dtype
 from backend.memory.blocks import store, store_first
+from backend.ops.cpu import QUICKER
+from backend.ops.cpu.products import product
 from backend.ops.fused import fuse
 from backend.ops.kernels import arguments_at, kernel
-from backend.ops.masks import masked_fill
 from backend.ops.optimizer import fuse_adams, update_call
 from backend.ops.outs import COPIES, RESHAPES, out_kernel, placed_result, workspace_kernel
-from backend.ops.products import product
 from backend.ops.writable import NO_BLOCKS, WritableBlocks
 from planner.ir.errors import InvalidPlan
 from planner.ir.graph import ACCUMULATE, Arg, Dt, Effect, Op, Ref
@@ -160,7 +160,7 @@ def _call(writer: _Writer, op: Op, placement: Placement, coordinate: tuple[int, 
 
 def _returns_one_tensor(op: Op, kernel: object) -> bool:
     """Whether the kernel is known to return a bare tensor."""
-    if op.target == BOXING or kernel in (product, masked_fill):
+    if op.target == BOXING or op.target in QUICKER or kernel is product:
         return True
     returns = kernel._schema.returns if isinstance(kernel, torch._ops.OpOverload) else ()
     return len(returns) == 1 and str(returns[0].type) == "Tensor"

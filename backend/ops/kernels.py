@@ -15,9 +15,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from backend.ops.cpu import QUICKER
+from backend.ops.cpu.products import Library, library, product
 from backend.ops.fused import KERNELS as WHOLE
-from backend.ops.masks import masked_fill
-from backend.ops.products import mkl_is_slow, product
 from planner.ir.errors import UnknownOp
 from planner.ir.graph import ACCUMULATE, OUTPUT, Arg, Dt, Effect, Op, Ref
 from planner.opset import has_place, is_creation
@@ -68,10 +68,10 @@ def kernel(target: str) -> Callable[..., object]:
         return _overload("aten.reshape.default")
     if target in ("aten.clone.default", OUTPUT):
         return _packed
-    if target == "aten.mm.default" and mkl_is_slow():
+    if target == "aten.mm.default" and library() is not Library.TORCHS:
         return product
-    if target == "aten.masked_fill.Scalar":
-        return masked_fill
+    if target in QUICKER:
+        return QUICKER[target][0]
     if target == "aten._grouped_mm.default":
         return _grouped_mm
     if target in WHOLE:

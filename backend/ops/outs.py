@@ -15,6 +15,8 @@ from functools import cache
 import torch
 
 from backend.layout.boxing import BOXING
+from backend.ops.cpu import QUICKER
+from backend.ops.cpu.products import Library, library, product
 from backend.ops.fused import KERNELS
 from backend.ops.fused.batch_norm import BATCH_NORM
 from backend.ops.fused.batch_norm_gradient import BATCH_NORM_GRADIENT
@@ -22,8 +24,6 @@ from backend.ops.fused.log_softmax import LOG_SOFTMAX_GRADIENT
 from backend.ops.fused.prelu import PRELU, PRELU_GRADIENT
 from backend.ops.fused.products import MM_BIAS
 from backend.ops.fused.short_norms import SHORT_BATCH_NORM, SHORT_BATCH_NORM_GRADIENT
-from backend.ops.masks import masked_fill
-from backend.ops.products import mkl_is_slow, product
 from planner.ir.graph import OUTPUT, Op
 
 __all__ = ["COPIES", "NEW_MEMORY", "RESHAPES", "out_kernel", "placed_result", "workspace_kernel"]
@@ -89,7 +89,6 @@ LSTM = "regista.lstm"
 
 _WORKSPACE_KERNELS: dict[str, Callable[..., torch.Tensor]] = {
     "aten.matmul.default": _matmul_into,
-    "aten.masked_fill.Scalar": masked_fill,
     "aten._to_copy.default": lambda value, *, out, **_: out.copy_(value),
     LOG_SOFTMAX_GRADIENT: _log_softmax_gradient_into,
     "regista.place": _place_into,
@@ -99,6 +98,7 @@ _WORKSPACE_KERNELS: dict[str, Callable[..., torch.Tensor]] = {
 
 NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {
     "aten.mm.default",
+    "aten.masked_fill.Scalar",
     MM_BIAS,
     BATCH_NORM,
     BATCH_NORM_GRADIENT,
@@ -135,7 +135,9 @@ def out_kernel(target: str) -> tuple[Callable[..., object], str] | None:
     """(kernel, name of the argument that takes the memory); None where there is no such kernel."""
     if target in (MM_BIAS, BATCH_NORM, SHORT_BATCH_NORM):
         return KERNELS[target], "out"
-    if target == "aten.mm.default" and mkl_is_slow():
+    if target in QUICKER:
+        return QUICKER[target]
+    if target == "aten.mm.default" and library() is not Library.TORCHS:
         return product, "out"
     if target in (DROPOUT, LSTM):
         return (_dropout_into if target == DROPOUT else _lstm_into), "out"

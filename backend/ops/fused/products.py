@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from backend.ops.cpu.products import product
 from backend.ops.fused.uses import Fusion, Uses
-from backend.ops.products import product
 from planner.ir.graph import Op, Ref
 
 __all__ = ["MM_BIAS", "find_mm_bias", "mm_bias"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from backend.ops.products import product
+from backend.ops.cpu.products import product
 from planner.frontend.random.kernels import KERNELS
 
 __all__ = ["DRAWN", "whole_product"]

@@ -24,10 +24,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from backend.layout.boxing import BOXING, parse_boxing
 from backend.layout.sharding import torch_dtype
+from backend.ops.cpu.products import is_large_product
 from backend.ops.fragment import draws
 from backend.ops.inductor.drawn import DRAWN, whole_product
 from backend.ops.kernels import arguments_at, kernel
-from backend.ops.products import is_large_product
 from backend.ops.writable import WritableBlocks
 from planner.ir.errors import InvalidPlan
 from planner.ir.graph import Arg, Dt, Effect, Op, Ref

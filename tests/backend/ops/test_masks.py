@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from backend.ops import masks
-from backend.ops.masks import masked_fill
+from backend.ops.cpu import masks
+from backend.ops.cpu.masks import masked_fill
 
 FORMATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 SHAPES = {
