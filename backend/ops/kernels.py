@@ -22,7 +22,7 @@ from planner.ir.errors import UnknownOp
 from planner.ir.graph import ACCUMULATE, OUTPUT, Arg, Dt, Effect, Op, Ref
 from planner.opset import has_place, is_creation
 
-__all__ = ["HERE", "Place", "arguments_at", "call", "kernel", "part_offsets"]
+__all__ = ["HERE", "Place", "arguments_at", "call", "kernel", "overload", "part_offsets"]
 
 # A part of a tensor need not have the strides of the whole: a view that was legal on the whole may need a copy on the part.
 _RESHAPED = frozenset({"aten.view.default", "aten._unsafe_view.default", "aten.reshape.default"})
@@ -65,7 +65,7 @@ def kernel(target: str) -> Callable[..., object]:
     if target == ACCUMULATE:
         return _identity
     if target in _RESHAPED:
-        return _overload("aten.reshape.default")
+        return overload("aten.reshape.default")
     if target in ("aten.clone.default", OUTPUT):
         return _packed
     if target == "aten.mm.default" and library() is not Library.TORCHS:
@@ -77,7 +77,7 @@ def kernel(target: str) -> Callable[..., object]:
     if target in WHOLE:
         return WHOLE[target]
     if target.startswith("aten."):
-        return _overload(target)
+        return overload(target)
     from planner.frontend.attention import KERNELS as ATTENDED  # late, so that kernels of aten need no frontend
     from planner.frontend.optim import clipping, loss_scale, rows, updates
     from planner.frontend.random.kernels import KERNELS as DRAWN
@@ -102,10 +102,15 @@ def kernel(target: str) -> Callable[..., object]:
     raise UnknownOp(f"{target} has no kernel; give it one in backend/ops/kernels.py")
 
 
-def _overload(target: str) -> Callable[..., object]:
-    namespace, name, overload = target.split(".")
+def overload(target: str) -> Callable[..., object]:
+    """torch's own op of that name.
+
+    Raises:
+        UnknownOp: there is none.
+    """
+    namespace, name, variant = target.split(".")
     try:
-        function: Callable[..., object] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+        function: Callable[..., object] = getattr(getattr(getattr(torch.ops, namespace), name), variant)
     except AttributeError:
         raise UnknownOp(f"{target} has no kernel: torch {torch.__version__} has no overload of that name") from None
     return function

@@ -97,8 +97,8 @@ _WORKSPACE_KERNELS: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 NEW_MEMORY = frozenset(_WORKSPACE_KERNELS) - RESHAPES | {
+    *QUICKER,
     "aten.mm.default",
-    "aten.masked_fill.Scalar",
     MM_BIAS,
     BATCH_NORM,
     BATCH_NORM_GRADIENT,

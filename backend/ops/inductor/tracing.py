@@ -24,10 +24,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from backend.layout.boxing import BOXING, parse_boxing
 from backend.layout.sharding import torch_dtype
+from backend.ops.cpu import QUICKER
 from backend.ops.cpu.products import is_large_product
 from backend.ops.fragment import draws
 from backend.ops.inductor.drawn import DRAWN, whole_product
-from backend.ops.kernels import arguments_at, kernel
+from backend.ops.kernels import arguments_at, kernel, overload
 from backend.ops.writable import WritableBlocks
 from planner.ir.errors import InvalidPlan
 from planner.ir.graph import Arg, Dt, Effect, Op, Ref
@@ -131,13 +132,15 @@ def _performed(
 
 
 def _traceable(op: Op, arguments: Sequence[object]) -> Callable[..., object]:
-    """What performs an op on fake tensors: its kernel, or a custom op that stands for it."""
+    """What performs an op on fake tensors: torch's kernel, or a custom op that stands for one of ours."""
     if op.effect is Effect.RANDOM:
         return DRAWN[op.target]
     if op.target == "aten.mm.default":
         x, w = arguments
         assert isinstance(x, Tensor) and isinstance(w, Tensor)
         return whole_product if is_large_product(x, w) else torch.ops.aten.mm.default
+    if op.target in QUICKER:
+        return overload(op.target)
     if op.target.startswith("regista.") and not _is_whole_lookup(op, arguments):
         registered: Callable[..., object] | None = getattr(torch.ops.regista, op.target.removeprefix("regista."), None)
         if registered is not None:

@@ -114,6 +114,9 @@ APART = (
     "aten._to_copy.default",
     "aten.native_layer_norm.default",
     "fused.mm_bias",
+    "aten.masked_fill.Scalar",
+    "aten.gelu.default",
+    "aten.gelu_backward.default",
 )
 
 

@@ -30,7 +30,7 @@ from backend.inprocess import run
 from backend.memory.options import MemoryOptions, RegisterMode
 from backend.ops.inductor import Kernels, NotCompiled, check_kernels, compiling
 from backend.ops.inductor.compiling import content_id
-from backend.ops.inductor.tracing import FragmentTypes
+from backend.ops.inductor.tracing import FragmentTypes, trace
 from backend.ops.writable import NO_BLOCKS
 from planner.ir.errors import Unsupported
 from planner.ir.graph import Ref
@@ -130,6 +130,20 @@ def test_a_fragment_that_cannot_be_compiled_is_performed_op_by_op_and_named(
 def two_ops(first: str = "x", constant: float = 2.0) -> Task:
     ops = [op_of("aten.mul.Tensor", (Ref(first), constant), f"{first}.y"), op_of("aten.relu.default", (Ref(f"{first}.y"),), f"{first}.h")]
     return task_of(ops, [first], [f"{first}.h"])
+
+
+def test_kernels_that_stand_for_ops_of_torchs_are_compiled_as_these_ops() -> None:
+    ops = [
+        op_of("aten.masked_fill.Scalar", (Ref("x"), Ref("mask"), 1.0), "filled"),
+        replace(op_of("aten.gelu.default", (Ref("filled"),), "y"), kwargs=(("approximate", "tanh"),)),
+    ]
+    task = task_of(ops, ["x", "mask"], ["y"])
+    reads = TensorType((256, 256), DType.FLOAT32), TensorType((256, 256), DType.BOOL)
+    graph, _ = trace(task, HERE, 0, NO_BLOCKS, FragmentTypes(reads=reads, slots=(), device="cpu", micro_batch=False))
+    x, mask = torch.randn(256, 256), torch.rand(256, 256) < 0.5
+    (y,) = graph(x, mask)
+    assert torch.equal(y, torch.nn.functional.gelu(torch.masked_fill(x, mask, 1.0), approximate="tanh"))
+    assert [str(node.target) for node in graph.graph.nodes if node.op == "call_function"] == [op.target for op in ops]
 
 
 def test_fragments_share_code_if_they_differ_in_names_alone() -> None:
