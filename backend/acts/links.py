@@ -77,6 +77,7 @@ class Node:
     """An actor and what its acts touch.
 
     stream_place: among the actors of its stream.   task_place: of its task in the Plan.   ready_ns: since when it can begin; 0: it cannot.
+    outs, ins: its ports, and what the end of an act does to each.
     """
 
     actor: Actor
@@ -127,10 +128,9 @@ def linked(
     for key, actor in actors.items():
         own, node = blocks[actor.rank], nodes[actor]
         for out in actor.outputs.values():
+            # A transfer's block lies on its receivers, and is full when all senders' parts have come: not at the end of this act.
             heard: tuple[Blocks | None, list[Link], list[Message]] = (None, [], [])
-            if (
-                not node.is_transfer
-            ):  # or the block lies on its receivers, and is full when all senders' parts have come: not at this act's end
+            if not node.is_transfer:
                 heard = own, *told(MessageKind.READY, out.regst, key, out.acked)
             node.outs.append((out, out.acts_per_block, only(MessageKind.ACK, out.regst, out.acked, key), *heard))
         for port in actor.inputs.values():

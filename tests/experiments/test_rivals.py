@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend.ops.cpu import products
+from backend.ops.cpu.products import Library
+from experiments.rivals import kernels
 from experiments.rivals.job import JOBS, Job, Way, from_json, plan_of, to_json
 from experiments.rivals.side import ours, theirs
 from experiments.rivals.turns import same_losses, turns_of
@@ -94,3 +99,24 @@ def test_a_step_as_long_as_a_pause_is_refused() -> None:
 def test_losses_that_differ_are_refused() -> None:
     with pytest.raises(Mismatch, match=r"step 1: our loss is 2\.0"):
         same_losses([1.0, 2.0], [1.0, 2.1])
+
+
+def test_both_sides_of_a_pair_of_kernels_give_the_same_numbers_and_a_row_is_printed_per_kind(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for module in (kernels, products):
+        monkeypatch.setattr(module, "library", lambda: Library.OPENBLAS)
+    for pair in kernels.pairs(2):
+        torch.testing.assert_close(pair.ours(), pair.torchs(), rtol=1e-4, atol=1e-4)
+    assert kernels.main(["--rounds", "1", "--products", "2", "--csv", str(tmp_path / "rows.csv")]) == 0
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    assert list(rows.kind) == [
+        "masked_fill, causal, -inf",
+        "masked_fill, causal, 0",
+        "masked_fill, irregular, -inf",
+        "gelu",
+        "gelu, gradient",
+        "product",
+        "product",
+    ]
+    assert "large products by OpenBLAS (run)" in capsys.readouterr().out and (rows.share > 0).all()

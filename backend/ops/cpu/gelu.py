@@ -68,5 +68,5 @@ def _suits(approximate: str, x: Tensor, out: Tensor | None) -> bool:
 
 
 def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same numbers of each."""
+    """The same pieces of all tensors, which have as many numbers."""
     return zip(*(torch.split(tensor.view(-1), _PIECE) for tensor in tensors), strict=True)
