@@ -172,8 +172,7 @@ def plan(
     automatic = schedule == AUTOMATIC
     if not order and not automatic and schedule not in named:
         raise Unsupported(f"schedule {schedule!r} is not known; choose from {', '.join((*named, AUTOMATIC))}, or give a .csv file")
-    if method not in {m.value for m in Method}:
-        raise Unsupported(f"search method {method!r} is not known; choose from {', '.join(m.value for m in Method)}")
+    search_method = chosen(Method, method, "search method")
     if not seconds > 0:
         raise Unsupported(f"seconds = {seconds}: a search needs some time; give a number above 0")
     pins = tuple(pins)
@@ -198,7 +197,7 @@ def plan(
         hold=hold,
         mode=source.mode,
         strict=strict,
-        method=Method(method),
+        method=search_method,
         seconds=seconds,
     )
     if bucket_bytes is not None:

@@ -30,7 +30,7 @@ _Choice = TypeVar("_Choice", bound=Enum)
 
 
 def chosen(choices: type[_Choice], value: _Choice | str, what: str) -> _Choice:
-    """The member that is meant, by itself or by its value.
+    """The member of an enumeration that a caller names, by itself or by its value.
 
     Raises:
         Unsupported: there is no such one; the message names those that there are.

@@ -130,7 +130,7 @@ class Bookkeeper:
         return self._finish(self._nodes[act[0]], act[1])
 
     def end(self, act: BegunAct, start_ns: int, end_ns: int) -> list[Stream]:
-        """``record`` and ``finish`` in one."""
+        """The act has ended: note when it was performed, and account for it as ``finish`` does."""
         actor, number, ready_ns = act
         node = self._nodes[actor]
         self.rows[actor.rank].append((node.task_place, number, ready_ns, start_ns, end_ns))

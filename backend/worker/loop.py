@@ -109,8 +109,6 @@ class EventLoop:
         self._running = 0
         """Acts that have begun and not ended."""
         self._over = threading.Event()
-        self._ended = False
-        """Whether ``_over`` is set, to be asked once per act."""
         self._reader = SharedReader(mesh, self._on_control, self._on_data, self._on_lost, self._nothing_runs, inbox) if looks else None
         self._threads = ActThreads(self._act, lambda actor: actor.task.id in body.waiting, self._reader)
         self._links = ack_links(plan)
@@ -204,7 +202,7 @@ class EventLoop:
     def _post(self, event: _Event) -> list[BegunAct]:
         """Handle an event on the thread that brings it; returns what it is to do next, or to hand over."""
         with self._lock:
-            if self._ended:
+            if self._over.is_set():
                 self._after_the_run.put(event)
                 return []
             try:
@@ -235,10 +233,6 @@ class EventLoop:
             kind = FailureKind.PEER_LOST if isinstance(error, WorkerFailed) else FailureKind.RAISED
             stack = "".join(traceback.format_exception(error))
             self._failure = Failure(rank=self.rank, kind=kind, message=str(error), traceback=stack)
-        self._end()
-
-    def _end(self) -> None:
-        self._ended = True
         self._over.set()
 
     def _begin_all(self) -> None:
@@ -251,7 +245,7 @@ class EventLoop:
         if not self._book.unfinished:
             self._idle.set()
             if self._final:
-                self._end()
+                self._over.set()
 
     def _handle(self, event: _Notice) -> Iterable[Stream]:
         """Account for what came from elsewhere; returns the streams in which something may begin now."""
@@ -293,7 +287,7 @@ class EventLoop:
     # Threads that read.
 
     def _nothing_runs(self) -> bool:
-        return not self._running and not self._ended
+        return not self._running and not self._over.is_set()
 
     def _perform_short(self, acts: list[BegunAct]) -> None:
         self._threads.work(acts, long=False)

@@ -34,7 +34,7 @@ SHORT_NS = 100_000
 in two processes with a load of 7 [measured: experiments.benchmarks.acts with a thread per stream, 2 cores, 2026-11-21]."""
 
 _LONGEST_NS = 4.0 * SHORT_NS
-"""An act that took longer counts as this long."""
+"""The longest duration that enters a task's moving mean; longer acts count as this long."""
 
 MOST_SHORT = 4
 """So many short acts may follow each other before the postponed long act is handed over, or the socket is read again."""

@@ -74,7 +74,7 @@ def reference_cluster(point: Point) -> Cluster:
 
 
 def _search_cluster(point: Point) -> Cluster:
-    """A cluster with artificial prices, under which Megatron's layout is the cheapest for ops that no pin can name: backward, recomputed, the loss.
+    """A cluster whose artificial prices make the search choose Megatron's layout where pins cannot: in backward and recomputed ops, and in the loss.
 
     A collective takes a latency, and as long again for a layer's activations; a layer's largest product 300 of them; memory is free.  So one
     all-reduce is cheaper than a reduce-scatter and an all-gather with elementwise ops on the parts between them, or than a whole weight gathered

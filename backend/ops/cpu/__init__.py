@@ -1,4 +1,4 @@
-"""Kernels that torch has too, quicker on CPUs: products of matrices, filling by a mask, GELU.  Elsewhere, and where they do not suit, torch's run."""
+"""Faster replacements of torch's CPU kernels for matrix products, masked_fill and GELU; for other devices and arguments torch's kernels run."""
 
 from __future__ import annotations
 

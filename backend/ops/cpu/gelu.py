@@ -69,5 +69,5 @@ def _suits(approximate: str, x: Tensor, out: Tensor | None) -> bool:
 
 
 def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same pieces of all tensors, which have as many numbers."""
+    """Split contiguous tensors of one size into pieces of _PIECE numbers; yields the pieces that belong together."""
     return zip(*(torch.split(tensor.view(-1), _PIECE) for tensor in tensors), strict=True)

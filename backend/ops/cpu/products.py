@@ -28,7 +28,7 @@ __all__ = ["Library", "is_large_product", "library", "product"]
 
 
 class Library(Enum):
-    """Who multiplies large matrices."""
+    """The library that multiplies large float32 matrices."""
 
     TORCHS = "torch's"
     ONEDNN = "oneDNN"
@@ -53,7 +53,7 @@ _AMD, _ZEN_5 = "AuthenticAMD", 26
 
 @cache
 def library() -> Library:
-    """The quickest one of this process for large products: as the CPU, torch and numpy say, not by a measurement, so that results repeat."""
+    """The fastest library for large products on this CPU: by its maker and instructions, not by a measurement, so that results repeat."""
     if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return Library.TORCHS
     try:
@@ -80,7 +80,7 @@ def _numpy_multiplies_by_openblas() -> bool:
 
 
 def is_large_product(x: Tensor, w: Tensor) -> bool:
-    """Whether another library than torch's multiplies x [M, K] and w [K, N]."""
+    """Whether the product of x [M, K] and w [K, N] is computed by another library than torch's own."""
     (rows, inner), columns = x.shape, w.shape[1]
     if x.dtype is not torch.float32 or w.dtype is not torch.float32 or rows * inner * columns < _SMALLEST or x.device.type != "cpu":
         return False
