@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import cached_property
-from itertools import product
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import combinations, product
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,64 @@ StepPrice = Callable[[Collective, float, int], float]
 
 STEP_S = 1e-9
 """Added per step, so that of two paths of equal cost the one with fewer steps is chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Moves:
+    """The layouts of a tensor on a mesh, and the single steps between them, which tensors that are cut alike have in common.
+
+    src, dst: of each step, the numbers of its layouts.   price: of each step, the number of what it costs.
+    priced: (collective, axis, into how many shares the axis' devices that communicate hold the tensor), each once.
+    local[i, j]: layout j is layout i, or one step without communication away.
+    """
+
+    states: tuple[NdSbp, ...]
+    index: Mapping[NdSbp, int]
+    src: NDArray[np.int64]
+    dst: NDArray[np.int64]
+    price: NDArray[np.int64]
+    priced: tuple[tuple[Collective, int, int], ...]
+    local: NDArray[np.bool_]
+
+
+def _even_cuts(shape: tuple[int, ...], mesh: tuple[int, ...]) -> tuple[tuple[bool, ...], ...]:
+    """Per dim, which of the sets of axes cut it evenly."""
+    products = [prod(axes) for count in range(1, len(mesh) + 1) for axes in combinations(mesh, count)]
+    return tuple(tuple(extent > 0 and extent % parts == 0 for parts in products) for extent in shape)
+
+
+@lru_cache(maxsize=4096)
+def _moves(mesh: tuple[int, ...], even_cuts: tuple[tuple[bool, ...], ...], partial: tuple[ReduceOp, ...]) -> _Moves:
+    ndim = len(even_cuts)
+    entries: tuple[Sbp, ...] = (B, *(Split(d) for d in range(ndim)), *(Partial(op) for op in partial))
+    per_axis = [entries if parts > 1 else (B,) for parts in mesh]
+    sets = [axes for count in range(1, len(mesh) + 1) for axes in combinations(range(len(mesh)), count)]
+    is_even = [dict(zip(sets, of_dim, strict=True)) for of_dim in even_cuts]
+    cutting = (
+        (NdSbp(state), [tuple(a for a, e in enumerate(state) if e == Split(d)) for d in range(ndim)]) for state in product(*per_axis)
+    )
+    states = tuple(state for state, axes in cutting if all(not by or even[by] for by, even in zip(axes, is_even, strict=True)))
+    index = {state: i for i, state in enumerate(states)}
+    local = np.eye(len(states), dtype=np.bool_)
+    steps: list[tuple[int, int, int]] = []
+    priced: dict[tuple[Collective, int, int], int] = {}
+    for i, state in enumerate(states):
+        parts = prod(mesh[axis] for axis, entry in enumerate(state.entries) if isinstance(entry, Split))
+        for axis, entry in enumerate(state.entries):
+            if mesh[axis] == 1 or not innermost(state, axis, entry):
+                continue
+            share = parts // mesh[axis] if isinstance(entry, Split) else parts
+            for target in entries:
+                if target == entry or (isinstance(entry, Partial) and isinstance(target, Partial)):
+                    continue
+                after = state.replace(axis, target)
+                j = index.get(after)
+                if j is not None and innermost(after, axis, target):
+                    collective = collective_for(entry, target)
+                    steps.append((i, j, priced.setdefault((collective, axis, share), len(priced))))
+                    local[i, j] |= collective is Collective.LOCAL
+    src, dst, price = np.array(steps, dtype=np.int64).reshape(-1, 3).T
+    return _Moves(states=states, index=index, src=src, dst=dst, price=price, priced=tuple(priced), local=local)
 
 
 class BoxingTable:
@@ -41,33 +101,16 @@ class BoxingTable:
         step_s: StepPrice,
         partial: tuple[ReduceOp, ...] = (ReduceOp.SUM,),
     ) -> None:
-        entries: tuple[Sbp, ...] = (B, *(Split(d) for d in range(logical.ndim)), *(Partial(op) for op in partial))
-        per_axis = [entries if parts > 1 else (B,) for parts in mesh]
-        states = (NdSbp(state) for state in product(*per_axis))
+        moves = _moves(mesh, _even_cuts(logical.shape, mesh), partial)
         self.logical, self.mesh = logical, mesh
-        self.states = tuple(s for s in states if s.splits_evenly(logical.shape, mesh))
-        self.index = {state: i for i, state in enumerate(self.states)}
-        size = len(self.states)
+        self.states, self.index = moves.states, moves.index
+        size, whole_bytes = len(self.states), logical.size_bytes
         step = np.full((size, size), np.inf)
         np.fill_diagonal(step, 0.0)
-        local = np.zeros((size, size), dtype=bool)
-        local_bytes = [logical.with_shape(s.local_shape(logical.shape, mesh)).size_bytes for s in self.states]
-        for i, state in enumerate(self.states):
-            for axis, entry in enumerate(state.entries):
-                if mesh[axis] == 1 or not innermost(state, axis, entry):
-                    continue
-                together = local_bytes[i] * (mesh[axis] if isinstance(entry, Split) else 1)
-                for target in entries:
-                    if target == entry or (isinstance(entry, Partial) and isinstance(target, Partial)):
-                        continue
-                    after = state.replace(axis, target)
-                    j = self.index.get(after)
-                    if j is not None and innermost(after, axis, target):
-                        collective = collective_for(entry, target)
-                        step[i, j] = step_s(collective, together, axis) + STEP_S
-                        local[i, j] = collective is Collective.LOCAL
+        price_s = np.array([step_s(collective, whole_bytes // share, axis) + STEP_S for collective, axis, share in moves.priced])
+        step[moves.src, moves.dst] = price_s[moves.price]
         self._step = step
-        self._local = np.eye(size, dtype=bool) | local
+        self._local = moves.local
         self.price_s = _closure(step)
 
     @cached_property

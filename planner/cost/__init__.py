@@ -1,6 +1,16 @@
 """Seconds of acts, collectives and transfers, for the search and for the simulator alike: from a cluster's description, or measured."""
 
-from planner.cost.analytic import AnalyticCost, axis_boxing_s, boxing_s, compute_dtype, full_rate, op_s, op_work_s, transfer_s
+from planner.cost.analytic import (
+    AnalyticCost,
+    axis_boxing_s,
+    boxing_s,
+    compute_dtype,
+    counted_work_s,
+    full_rate,
+    op_s,
+    op_work_s,
+    transfer_s,
+)
 from planner.cost.measured import ActPrice, Beside, MeasuredCost, act_key, load_cost, save_cost
 from planner.cost.mesh_links import axis_link
 from planner.cost.meshes import meshes, parse_mesh
@@ -16,6 +26,7 @@ __all__ = [
     "axis_link",
     "boxing_s",
     "compute_dtype",
+    "counted_work_s",
     "full_rate",
     "load_cost",
     "load_prices",

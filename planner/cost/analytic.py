@@ -33,6 +33,7 @@ __all__ = [
     "axis_boxing_s",
     "boxing_s",
     "compute_dtype",
+    "counted_work_s",
     "full_rate",
     "kernels_s",
     "loading_s",
@@ -93,12 +94,16 @@ def full_rate(device: DeviceSpec, dtype: DType | None) -> float:
 
 def op_work_s(cluster: Cluster, op: Op, types: Mapping[str, TensorType]) -> float:
     """Seconds of one op by itself: its kernel's, where the device has a kernel table, otherwise op_s."""
-    dtype = compute_dtype(op, types)
-    if not cluster.device.kernels:
-        return op_s(cluster, flop(op, types), traffic_bytes(op, types), dtype)
-    from planner.cost.kernels.launches import op_kernel
+    return counted_work_s(cluster, op, types, flop(op, types), traffic_bytes(op, types), compute_dtype(op, types))
 
-    work = op_kernel(op, types, dtype)
+
+def counted_work_s(cluster: Cluster, op: Op, types: Mapping[str, TensorType], op_flop: int, size_bytes: int, dtype: DType | None) -> float:
+    """``op_work_s`` of an op whose flop, bytes and dtype (compute_dtype) are known."""
+    if not cluster.device.kernels:
+        return op_s(cluster, op_flop, size_bytes, dtype)
+    from planner.cost.kernels.launches import kernel_of
+
+    work = kernel_of(op, types, dtype, op_flop, size_bytes)
     return 0.0 if work is None else kernels_s(cluster, (work,))
 
 
@@ -106,9 +111,12 @@ def kernels_s(cluster: Cluster, kernels: Sequence[KernelWork]) -> float:
     """Seconds of kernels on a device with a kernel table: the host launches them while the device works off what it was given before."""
     from planner.cost.kernels import KernelModel  # numpy: not before it is needed
 
-    model = KernelModel.for_device(cluster.device.kernels)
-    device_s = sum(work.times * model.work_s(work) * cluster.device.times_of(work.kind) for work in kernels)
-    return max(device_s, LAUNCH_S[cluster.device.fusion] * sum(work.times for work in kernels))
+    model, device = KernelModel.for_device(cluster.device.kernels), cluster.device
+    device_s, launched = 0.0, 0
+    for work in kernels:
+        device_s += work.times * model.work_s(work) * device.times_of(work.kind)
+        launched += work.times
+    return max(device_s, LAUNCH_S[device.fusion] * launched)
 
 
 def _fragment_s(cluster: Cluster, fragment: Fragment) -> float:

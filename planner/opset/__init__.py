@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from planner.ir.errors import InvalidPlan
 from planner.ir.graph import Arg, Op
-from planner.ir.sbp import NdSbp, Sbp, Split
+from planner.ir.sbp import Sbp, Split
 from planner.ir.tensor import TensorType
 from planner.opset import creation, elementwise, index, layers, linalg, norm, optimizer, reduce, view
 from planner.opset.layers import has_place
@@ -126,12 +126,13 @@ def localize(op: Op, signature: Signature, types: Mapping[str, TensorType], part
 
 
 def _local(whole: TensorType, sbp: Sbp | None, parts: int, op: Op) -> TensorType:
-    if sbp is None:
+    if not isinstance(sbp, Split):
         return whole
-    lies = NdSbp((sbp,))
-    if not lies.splits_evenly(whole.shape, (parts,)):
+    shape, dim = list(whole.shape), sbp.dim
+    if dim >= len(shape) or shape[dim] % parts or shape[dim] < parts:
         raise InvalidPlan(f"{op.where()}: {whole} cannot be cut into {parts} equal parts by {sbp}; take a signature from signatures()")
-    return whole.with_shape(lies.local_shape(whole.shape, (parts,)))
+    shape[dim] //= parts
+    return whole.with_shape(tuple(shape))
 
 
 def _with_argument(op: Op, position: int, name: str, value: Arg) -> Op:

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from planner.boxing import BoxingTable, kinds_in, steps_between
-from planner.cost import axis_boxing_s, op_s, op_work_s
+from planner.cost import axis_boxing_s, counted_work_s
 from planner.cost import transfer_s as link_transfer_s
 from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
@@ -75,9 +75,8 @@ class LayoutCosts:
     def _op_s(self, strategy: Strategy) -> float:
         if strategy.ring is not None:
             return self._ring_s(strategy, strategy.ring)
-        if self.cluster.device.kernels:
-            return op_work_s(self.cluster, strategy.local.op, strategy.local.types)
-        return op_s(self.cluster, strategy.flop, strategy.traffic_bytes, strategy.dtype)
+        local = strategy.local
+        return counted_work_s(self.cluster, local.op, local.types, strategy.flop, strategy.traffic_bytes, strategy.dtype)
 
     def _ring_s(self, strategy: Strategy, ring: Ring) -> float:
         """Attention in as many steps as the axis has devices: what travels to the next step does so during this one."""

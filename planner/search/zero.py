@@ -33,6 +33,8 @@ class DeliveryMode(Enum):
     REGATHERED: in every micro-batch the value is boxed for the forward part of a block, freed, and boxed again for the backward part.
     """
 
+    __hash__ = object.__hash__  # asked for millions of times; the inherited one hashes the name
+
     ANY = "any"
     IN_PLACE = "as it is"
     COPIED = "kept"

@@ -20,6 +20,8 @@ __all__ = ["DeviceSheet", "Precision", "device_names", "device_sheet"]
 class Precision(Enum):
     """What the operands of a matrix product are, as far as its speed goes.  TF32: float32 operands on matrix units; FLOAT8: either format."""
 
+    __hash__ = object.__hash__  # asked for millions of times; the inherited one hashes the name
+
     FLOAT64 = "float64"
     FLOAT32 = "float32"
     TF32 = "tf32"

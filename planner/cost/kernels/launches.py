@@ -20,7 +20,7 @@ from planner.opset.layers.blocks import block_is_causal
 from planner.opset.optimizer import UPDATES
 from planner.opset.spec import argument, integer
 
-__all__ = ["fragment_kernels", "op_kernel"]
+__all__ = ["fragment_kernels", "kernel_of", "op_kernel"]
 
 Types = Mapping[str, TensorType]
 
@@ -46,7 +46,11 @@ def op_kernel(op: Op, types: Types, dtype: DType | None) -> KernelWork | None:
     Args:
         types: of the values that it reads and writes.   dtype: in which it computes (planner.cost.compute_dtype).
     """
-    op_flop, size_bytes = flop(op, types), traffic_bytes(op, types)
+    return kernel_of(op, types, dtype, flop(op, types), traffic_bytes(op, types))
+
+
+def kernel_of(op: Op, types: Types, dtype: DType | None, op_flop: int, size_bytes: int) -> KernelWork | None:
+    """``op_kernel`` of an op whose flop and bytes are known."""
     if is_view(op) or not (op_flop or size_bytes):
         return None
     kind, shape, times = _kind(op, types, op_flop)

@@ -28,6 +28,9 @@ from planner.solve.problem import Floats, Ints, Problem
 __all__ = ["Dual"]
 
 _FAST = {"nnan", "nsz", "reassoc", "contract"}
+_inlined = numba.njit(cache=True, fastmath=_FAST, forceinline=True)
+_at = np.uint64
+"""``array[_at(i)]``: an index that is never negative; numba would ask of every signed one whether it counts from the end."""
 
 
 class Dual:
@@ -153,52 +156,50 @@ def _objective(choice, f):  # type: ignore[no-untyped-def]
     return total
 
 
-@numba.njit(cache=True, fastmath=_FAST)
+@_inlined
 def _hat(v, theta, messages, f, hat):  # type: ignore[no-untyped-def]
     """(2) into ``hat``; returns its minimum."""
-    a = f.first[v]
-    k = f.first[v + 1] - a
+    a = f.first[_at(v)]
+    k = f.first[_at(v + 1)] - a
     for s in range(k):
-        hat[s] = theta[a + s]
-    for i in range(f.begin[v], f.begin[v + 1]):
-        h = f.near[i]
-        m, c = f.into[h], f.of[h]
+        hat[_at(s)] = theta[_at(a + s)]
+    for i in range(f.begin[_at(v)], f.begin[_at(v + 1)]):
+        h = f.near[_at(i)]
+        m, c = f.into[_at(h)], f.of[_at(h)]
         for s in range(k):
-            hat[s] += messages[m + f.classes[c + s]]
+            hat[_at(s)] += messages[_at(m + f.classes[_at(c + s)])]
     least = hat[0]
     for s in range(1, k):
-        if hat[s] < least:
-            least = hat[s]
+        if hat[_at(s)] < least:
+            least = hat[_at(s)]
     return least
 
 
-@numba.njit(cache=True, fastmath=_FAST)
+@_inlined
 def _send(v, h, gamma, least, hat, messages, f, row, out):  # type: ignore[no-untyped-def]
     """(3) along end h of node v."""
-    k = f.first[v + 1] - f.first[v]
-    mine, far = f.num[h], f.num[h ^ 1]
-    m, c, to = f.into[h], f.of[h], f.into[h ^ 1]
+    k = f.first[_at(v + 1)] - f.first[_at(v)]
+    mine, far = f.num[_at(h)], f.num[_at(h ^ 1)]
+    m, c, to = f.into[_at(h)], f.of[_at(h)], f.into[_at(h ^ 1)]
     for p in range(mine):
-        row[p] = np.inf
+        row[_at(p)] = np.inf
     for s in range(k):
-        p = f.classes[c + s]
-        value = gamma * (hat[s] - least)
-        if value < row[p]:
-            row[p] = value
+        p = f.classes[_at(c + s)]
+        row[_at(p)] = min(row[_at(p)], gamma * (hat[_at(s)] - least))
     for q in range(far):
-        out[q] = np.inf
+        out[_at(q)] = np.inf
     for p in range(mine):
-        if row[p] == np.inf:
+        if row[_at(p)] == np.inf:
             continue  # every strategy of the class is dropped, so the message from it may be infinite: inf - inf is no number
-        value = row[p] - messages[m + p]
-        b = f.at[h] + p * far
+        value = row[_at(p)] - messages[_at(m + p)]
+        b = f.at[_at(h)] + p * far
         for q in range(far):
-            out[q] = min(out[q], value + f.edge_cost[b + q])
+            out[_at(q)] = min(out[_at(q)], value + f.edge_cost[_at(b + q)])
     for q in range(far):
-        messages[to + q] = out[q]
+        messages[_at(to + q)] = out[_at(q)]
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, fastmath=_FAST)
 def _sweep(forward, theta, messages, f, excess):  # type: ignore[no-untyped-def]
     nodes, strategies = f.first.size - 1, f.cost.size
     hat, row, out = np.empty(strategies), np.empty(strategies), np.empty(strategies)
@@ -209,16 +210,17 @@ def _sweep(forward, theta, messages, f, excess):  # type: ignore[no-untyped-def]
         bound += least
         if least == np.inf:
             return bound
+        a, begin, end = f.first[_at(v)], f.begin[_at(v)], f.begin[_at(v + 1)]
         if excess.size:
-            for s in range(f.first[v + 1] - f.first[v]):
-                excess[f.first[v] + s] = max(excess[f.first[v] + s], hat[s] - least)
+            for s in range(f.first[_at(v + 1)] - a):
+                excess[_at(a + s)] = max(excess[_at(a + s)], hat[_at(s)] - least)
         back = 0
-        for j in range(f.begin[v], f.begin[v + 1]):
-            back += f.other[f.near[j]] < v
-        gamma = 1.0 / max(back, f.begin[v + 1] - f.begin[v] - back, 1)
-        for j in range(f.begin[v], f.begin[v + 1]):
-            h = f.near[j]
-            if (f.other[h] > v) == forward:
+        for j in range(begin, end):
+            back += f.other[_at(f.near[_at(j)])] < v
+        gamma = 1.0 / max(back, end - begin - back, 1)
+        for j in range(begin, end):
+            h = f.near[_at(j)]
+            if (f.other[_at(h)] > v) == forward:
                 _send(v, h, gamma, least, hat, messages, f, row, out)
     return bound
 

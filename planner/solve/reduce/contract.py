@@ -18,6 +18,7 @@ import numpy as np
 
 from planner.solve.problem import Contradiction, Demand, Ints, Problem
 from planner.solve.reduce.elimination import WIDEST, Elimination
+from planner.solve.reduce.interned_tables import PLAIN
 from planner.solve.reduce.times import crop_times
 
 __all__ = ["ReducedProblem", "reduce_in_place", "reduce_problem"]
@@ -107,19 +108,25 @@ def _contract(work: Elimination, among: set[int]) -> None:
 
 
 def _contract_around(work: Elimination, v: int) -> None:
-    finite = work.tables.finite(work.factors[v][v,])
-    for scope in work.factors[v]:
-        if len(scope) == 2 and (rows := work.form(v, scope).rows) is not None:
+    tables = work.factors[v]
+    finite = work.tables.finite(tables[v,])
+    forms = {scope: form for scope in tables if len(scope) == 2 and (form := work.form(v, scope)) is not PLAIN}
+    for form in forms.values():
+        if form.rows is not None:
             met = np.zeros(work.extent[v], dtype=np.bool_)
-            met[list(rows)] = True
+            met[list(form.rows)] = True
             finite = met if finite is None else finite & met
     if finite is not None and not finite.all():
         work.keep_strategies(v, tuple(np.flatnonzero(finite).tolist()))
-    for scope in list(work.factors[v]):
-        if len(scope) == 1 or scope not in work.factors[v]:
+    elif not forms:
+        return
+    for scope in list(tables):
+        if len(scope) == 1 or scope not in tables:
+            continue
+        form = work.form(v, scope)
+        if form is PLAIN:
             continue
         w = scope[0] + scope[1] - v
-        form = work.form(v, scope)
         # If either may be merged into the other, the one with more tables and demands stays.
         if form.column_of is not None and not (form.row_of is not None and _load(work, w) > _load(work, v)):
             work.tie(w, v, form.column_of)

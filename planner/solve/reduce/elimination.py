@@ -62,7 +62,7 @@ class Elimination:
         for edge in problem.edges:
             number = self.tables.number_of_given(edge.matrix)
             if edge.u > edge.v:
-                number = self.tables.transpose(number)
+                number = self.tables.flip(number)
             self.add_table((min(edge.u, edge.v), max(edge.u, edge.v)), number)
         for d in problem.demands:
             if d.stop > d.start:
@@ -95,7 +95,7 @@ class Elimination:
     def matrix(self, v: int, scope: Scope) -> int:
         """The number of a pairwise table with v's strategies first."""
         number = self.factors[v][scope]
-        return number if scope[0] == v else self.tables.transpose(number, (1, 0))
+        return number if scope[0] == v else self.tables.flip(number)
 
     def form(self, v: int, scope: Scope) -> MatrixForm:
         return self.tables.form(self.matrix(v, scope))
@@ -230,7 +230,7 @@ class Elimination:
                 self.add_table((u,), number)
             else:
                 w = scope[0] + scope[1] - v
-                self.add_table((u, w), number) if u < w else self.add_table((w, u), self.tables.transpose(number))
+                self.add_table((u, w), number) if u < w else self.add_table((w, u), self.tables.flip(number))
         for start, stop, number in self.demands.pop(v, ()):
             self.add_demand(u, start, stop, self.tables.take(number, 0, table))
         self._record_elimination(v, (u,), np.array(table, dtype=np.int64))
@@ -248,8 +248,8 @@ class Elimination:
             for v in queue:
                 if self.extent[v] == 1:
                     continue
-                key = tuple(sorted(self.factors[v][scope] if len(scope) == 1 else self.matrix(v, scope) for scope in self.factors[v]))
-                strategies = self.tables.undominated(key, self._held(v))
+                numbers = [number if scope[0] == v else self.tables.flip(number) for scope, number in self.factors[v].items()]
+                strategies = self.tables.undominated(tuple(sorted(numbers)), self._held(v))
                 if len(strategies) < self.extent[v]:
                     dropped += self.extent[v] - len(strategies)
                     self.keep_strategies(v, strategies)

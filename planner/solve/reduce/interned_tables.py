@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from planner.solve.per_array import PerArray
 from planner.solve.problem import Floats, Ints
 from planner.solve.reduce.prune import survivors
 
-__all__ = ["MatrixForm", "InternedTables"]
+__all__ = ["PLAIN", "MatrixForm", "InternedTables"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,12 @@ class MatrixForm:
     parts: tuple[int, int] | None
 
 
+PLAIN = MatrixForm(None, None, None, None, None)
+"""Of a matrix that has none of these properties."""
+_AT_ONCE = 1 << 15
+"""Entries of a sum that is held as a whole; a larger one is made strategy by strategy."""
+
+
 class InternedTables:
     """Canonical tables and the steps already done with them.  A table's number is its identity."""
 
@@ -41,6 +48,7 @@ class InternedTables:
         self.tables: list[Floats] = []
         self._given: PerArray[int] = PerArray()
         self._by_content: dict[tuple[tuple[int, ...], bytes], int] = {}
+        self._flipped: dict[int, int] = {}
         self._transposed: dict[tuple[int, tuple[int, ...]], int] = {}
         self._steps: dict[tuple[object, ...], tuple[int, Ints]] = {}
         self._taken: dict[tuple[int, int, tuple[int, ...]], int] = {}
@@ -65,7 +73,18 @@ class InternedTables:
         """The number of an array of the problem itself, which many nodes or edges share."""
         return self._given.of(table, self.number)
 
-    def transpose(self, number: int, order: tuple[int, ...] = (1, 0)) -> int:
+    def flip(self, number: int) -> int:
+        """The number of a matrix' transpose."""
+        flipped = self._flipped.get(number)
+        if flipped is None:
+            flipped = self._flipped[number] = self.number(np.asarray(self.tables[number].T, order="C"))
+            self._flipped[flipped] = number
+        return flipped
+
+    def transpose(self, number: int, order: tuple[int, ...]) -> int:
+        """The number of a table with its dims in another order."""
+        if order == (1, 0):
+            return self.flip(number)
         key = (number, order)
         if (known := self._transposed.get(key)) is not None:
             return known
@@ -74,8 +93,6 @@ class InternedTables:
             return number
         transposed = self.number(np.asarray(self.tables[number].transpose(order), order="C"))
         self._transposed[key] = transposed
-        if len(order) == 2:
-            self._transposed[transposed, order] = number
         return transposed
 
     def add(self, a: int, b: int) -> int:
@@ -135,15 +152,17 @@ class InternedTables:
             row, column = matrix[:, 0], matrix[0] - matrix[0, 0]
             parts = (self.number(row.copy()), self.number(column)) if (matrix == row[:, None] + column).all() else None
             one = tuple(0 for _ in row) if matrix.shape[1] == 1 else None
-            return MatrixForm(None, None, one, tuple(0 for _ in column) if matrix.shape[0] == 1 else None, parts)
+            form = MatrixForm(None, None, one, tuple(0 for _ in column) if matrix.shape[0] == 1 else None, parts)
+            return PLAIN if form == PLAIN else form
         per_row, per_column = finite.sum(axis=1), finite.sum(axis=0)
-        return MatrixForm(
+        form = MatrixForm(
             rows=None if per_row.all() else tuple(np.flatnonzero(per_row).tolist()),
             columns=None if per_column.all() else tuple(np.flatnonzero(per_column).tolist()),
             column_of=tuple(finite.argmax(axis=1).tolist()) if per_row.max() <= 1 else None,
             row_of=tuple(finite.argmax(axis=0).tolist()) if per_column.max() <= 1 else None,
             parts=None,
         )
+        return PLAIN if form == PLAIN else form
 
     def undominated(self, numbers: tuple[int, ...], held: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
         """Strategies (dim 0 of every table) that no other dominates; of equal ones the first.   held: (start, stop, table of amounts)."""
@@ -189,10 +208,14 @@ class InternedTables:
             for place, extent in zip(places, table.shape, strict=True):
                 shape[place] = extent
             aligned.append(table.reshape(shape))  # places ascend, so a reshape aligns the dims
-        # One strategy after another, so that no table over the node and its neighbours is ever held; small sums first.
-        aligned.sort(key=lambda table: table.size)
+        aligned.sort(key=lambda table: table.size)  # small sums first
+        numbers = np.uint8 if extents[0] < 256 else np.uint16
+        if prod(extents) <= _AT_ONCE:
+            whole = np.broadcast_to(sum(aligned[1:], aligned[0]), extents)
+            return self.number(whole.min(axis=0)), whole.argmin(axis=0).astype(numbers)
+        # One strategy after another, so that no table over the node and its neighbours is ever held.
         smallest = np.full(extents[1:], np.inf)
-        best = np.zeros(extents[1:], dtype=np.uint8 if extents[0] < 256 else np.uint16)
+        best = np.zeros(extents[1:], dtype=numbers)
         for s in range(extents[0]):
             total: Floats | float = 0.0
             for table in aligned:
