@@ -216,6 +216,7 @@ def plan(
         dry_run=simulator.dry_run,
         cancel=cancel,
         memory=SearchMemory() if memory is None else memory,
+        trace_beside=source.is_large,
     )
     plans = search(options=options)
     plan = plans.plan if not automatic else with_quickest_schedule(plans.plan, options, lambda asked: search(options=asked).plan)

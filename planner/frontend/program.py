@@ -148,6 +148,11 @@ class Program:
         return self._module
 
     @property
+    def is_large(self) -> bool:
+        """Whether a trace takes about half a second or more: of 400 modules and more."""
+        return sum(1 for _ in self._module.modules()) >= 400
+
+    @property
     def optimizer(self) -> Optimizer:
         """The rule of all trained parameters.
 

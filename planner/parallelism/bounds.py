@@ -27,7 +27,7 @@ from planner.parallelism.shape import Shape
 from planner.parallelism.share import EqualShare
 from planner.schedule import Schedule, in_flight
 from planner.search.bounds.pieces import ModelPiece, PieceSearch, forward_part
-from planner.search.bounds.scaled import scaled_graph, scaled_pieces
+from planner.search.bounds.scaled import scaled_pieces
 from planner.search.pins import Pin
 from planner.solve.problem import NotFoundInTime
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
@@ -125,7 +125,7 @@ class ShapeBounds:
         if len(traced) < 2 or micro_batches in traced or self.batch_size % micro_batches:
             return self.graph_of(micro_batches)
         sizes = self.batch_size // traced[0], self.batch_size // traced[1]
-        graph = scaled_graph(self.graph_of(traced[0]), self.graph_of(traced[1]), sizes, self.batch_size // micro_batches)
+        graph = self.memory.scaled(self.graph_of(traced[0]), self.graph_of(traced[1]), sizes, self.batch_size // micro_batches)
         return self.graph_of(micro_batches) if graph is None else graph
 
     def trace_no_more(self) -> None:

@@ -15,6 +15,7 @@ from planner.ir.errors import Cancelled, OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.protocols import DryRun
+from planner.parallelism.bounding import TracedBeside, traced_beside
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.kinds import best_of_kinds, least_step_s
 from planner.parallelism.memory import SearchMemory
@@ -31,7 +32,7 @@ from planner.solve.problem import NotFoundInTime, Watch
 from planner.solve.time_limit import Cancel, Clock, TimeLimit
 from planner.stages import assign_stages, check_recompute
 from planner.stages.recompute import recompute_of
-from planner.stages.recompute.asked import SELECTIVE
+from planner.stages.recompute.asked import BLOCKS, SELECTIVE
 
 __all__ = ["FoundPlans", "PlanOptions", "make_plan", "search_plans"]
 
@@ -65,6 +66,7 @@ def search_plans(
     runner_up: bool = False,
     cancel: Cancel | None = None,
     memory: SearchMemory | None = None,
+    trace_beside: bool = False,
 ) -> FoundPlans:
     """Search stages, mesh and micro-batches where the options leave them open, then the layouts, and lower.
 
@@ -77,13 +79,38 @@ def search_plans(
             search's gap, or ``options.seconds`` are over; ``least_other_s`` is what is proven.
         cancel: ends the search from outside, with the best plan so far.
         memory: what searches of the same program have worked out, which changes no result.
+        trace_beside: a second process may trace at the second size that a search over sizes needs, which is worth it for a large model.
 
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.   Cancelled: before there was a plan.
     """
     kept = SearchMemory() if memory is None else memory
-    job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run, memory=kept)
     time_limit = TimeLimit(options.seconds, perf_counter if cancel is None else cancel)
+    job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run, memory=kept)
+    size = max(options.stages or 1, 2)
+    if not trace_beside or options.micro_batches is not None or cluster.parts or batch_size % size:
+        return _searched(job, graph_of, options, time_limit, on_shape, runner_up)
+    asked = tuple(again for again in (options.again, *options.again_if_unfit) if again in ("", BLOCKS))
+    beside = TracedBeside(
+        graph_of=graph_of,
+        known_of=lambda graph: kept.of_graph(graph, asked, cluster),
+        learn=lambda known: kept.learn(known, cluster),
+        size=size,
+        is_cancelled=lambda: time_limit.is_cancelled,
+    )
+    with traced_beside(beside) as graphs:
+        return _searched(job, graphs, options, time_limit, on_shape, runner_up)
+
+
+def _searched(
+    job: Job,
+    graph_of: Callable[[int], LogicalGraph],
+    options: PlanOptions,
+    time_limit: TimeLimit,
+    on_shape: ShapeWatch | None,
+    runner_up: bool,
+) -> FoundPlans:
+    batch_size, cluster = job.batch_size, job.cluster
     if options.micro_batches is not None:
         graph_of(options.micro_batches)  # says which counts divide the batch
     check_options(options, cluster)
@@ -122,13 +149,13 @@ def search_plans(
         raise OutOfMemory(f"{error}; {_would_fit(graph_of, batch_size, cluster, options, time_limit)}") from None
     made = plans.plan.micro_batches
     if (work := replicated_work(graph_of(made), made)) is not None:
-        warnings.warn(str(work), Replicated, stacklevel=3)
+        warnings.warn(str(work), Replicated, stacklevel=4)
     if options.zero and (unmet := check_zero(plans.plan, options.zero)) is not None:
-        warnings.warn(str(unmet), ZeroUnmet, stacklevel=3)
+        warnings.warn(str(unmet), ZeroUnmet, stacklevel=4)
     share = 1.0 if len(open_shapes) == 1 else _SHARE_OF_A_SHAPE
     cut = check_search(plans.plan.search, options.seconds, time_limit.elapsed_s(), share=share)
     if cut is not None and options.method is Method.EXACT:
-        warnings.warn(str(cut), SearchCutShort, stacklevel=3)
+        warnings.warn(str(cut), SearchCutShort, stacklevel=4)
     return plans
 
 
