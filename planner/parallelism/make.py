@@ -15,7 +15,7 @@ from planner.ir.errors import Cancelled, OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.protocols import DryRun
-from planner.parallelism.bounding import TracedBeside, traced_beside
+from planner.parallelism.bounding import BoundKind, TracedBeside, traced_beside
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.kinds import best_of_kinds, least_step_s
 from planner.parallelism.memory import SearchMemory
@@ -184,11 +184,12 @@ def _best_plans(
         plans[shape] = plan
         return plan.search.objective_s, plan.search.lower_bound_s
 
-    def bound_whole(shape: Shape, memory_binds: bool) -> Iterator[float]:
+    def bound_whole(shape: Shape, memory_binds: bool, kind: BoundKind) -> Iterator[float]:
         fixed = _pinned(options, shape)
         part, s_per_byte = time_limit.part(options.seconds * _SHARE_OF_A_SHAPE), partial(bounds.s_per_byte, shape)
         graph = bounds.graph_for_prices(shape.micro_batches)
-        return bound_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=s_per_byte, time_limit=part)
+        ends = kind is BoundKind.END_STAGES
+        return bound_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=s_per_byte, only_ends=ends, time_limit=part)
 
     if job.cluster.parts:
         given_up: dict[Shape, float] = {}

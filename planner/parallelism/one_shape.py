@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from math import inf
 
@@ -30,6 +30,9 @@ from planner.schedule import in_flight
 from planner.search import Assignment, Method, assign_layouts, build_model
 from planner.search.assign import is_long
 from planner.search.bounds.bottleneck import whole_model_bounds
+from planner.search.bounds.end_stages import end_stage_bounds
+from planner.search.bounds.pieces import stage_part
+from planner.search.model import SearchModel
 from planner.search.pins import parse_pins
 from planner.solve.limited.memory import least_peak
 from planner.solve.problem import NotFoundInTime, Watch
@@ -44,6 +47,8 @@ UNPROVEN = "no plan that was tried fits, which is no proof that none does"
 """What a refusal says where a few plans of a shape were tried; where bounds refuse a shape, they prove that none fits."""
 _LEAST_GAP = 5e-3
 """Share by which the least peak of a long model may be bounded too low: its exact one takes longer than a try (Llama-3 405B, 16 stages: 35 s)."""
+_FEW = 4
+"""Stages of which the first and the last are so large a part that they are not bounded by themselves: less."""
 _MARGIN = 0.03
 """Share of a device's memory that the first attempt leaves free if memory binds; the search does not count all that a Plan holds."""
 
@@ -101,17 +106,20 @@ def bound_one_shape(
     *,
     memory_binds: bool,
     s_per_byte: Callable[[float], Sequence[float]],
+    only_ends: bool,
     time_limit: TimeLimit,
 ) -> Iterator[float]:
-    """Rising lower bounds on the step of all plans of one shape in seconds, from the whole model; arguments as in plan_one_shape.
+    """Rising lower bounds on the step of all plans of one shape in seconds; arguments as in plan_one_shape.
 
     Args:
         graph: only its sizes matter.
+        only_ends: from the first and the last stage, which takes a fraction of the time that the whole model does.
 
     Raises:
         Unsupported, UnknownOp: the shape cannot be planned.   NotFoundInTime: nothing more is known in time.
     """
-    yield from _ShapePlanner(job, graph, options, memory_binds, s_per_byte, time_limit).least_s()
+    planner = _ShapePlanner(job, graph, options, memory_binds, s_per_byte, time_limit)
+    yield from planner.ends_s() if only_ends else planner.least_s()
 
 
 class _ShapePlanner:
@@ -131,20 +139,25 @@ class _ShapePlanner:
         self._staged = staged_once(graph, options, job.cluster, job.memory)
         first_bytes = self._memory_bytes * (1 - _MARGIN) if memory_binds or s_per_byte is not None else self._memory_bytes
         self._limits = LimitSearch(self._memory_bytes, first_bytes, first_bytes if memory_binds else inf)
-        self._model_within = partial(
+        self._model_of = partial(
             build_model,
-            self._staged,
-            self._recipe.mesh,
-            job.cluster,
-            parse_pins(options.pins),
-            self._recipe.micro_batches,
-            in_flight=_in_flight(self._recipe, self._staged.num_stages),
+            mesh=self._recipe.mesh,
+            cluster=job.cluster,
+            micro_batches=self._recipe.micro_batches,
             zero=options.zero,
             context=options.context,
             load=options.load,
             tools=job.memory.tools(job.cluster, self._recipe.mesh),
         )
-        self._model = self._model_within(limit_bytes=self._limits.limit_bytes)
+
+    @cached_property
+    def _model(self) -> SearchModel:
+        """The choice problem; it has demands if the limit is finite, or a finite one was asked for (``_search``)."""
+        return self._model_within(self._limits.limit_bytes)
+
+    def _model_within(self, limit_bytes: float) -> SearchModel:
+        flight = _in_flight(self._recipe, self._staged.num_stages)
+        return self._model_of(self._staged, pins=parse_pins(self._options.pins), in_flight=flight, limit_bytes=limit_bytes)
 
     def plan(self) -> Plan:
         """The first Plan that fits; if none does, the last one, which verify refuses.
@@ -183,10 +196,28 @@ class _ShapePlanner:
         multipliers = self._multipliers(limit_bytes) or (0.0,) * self._staged.num_stages * bool(self._model.problem.demands)
         return whole_model_bounds(self._model, s_per_byte=multipliers, memory_bytes=self._memory_bytes, time_limit=self._time_limit)
 
+    def ends_s(self) -> Iterator[float]:
+        """Rising lower bounds from stages by themselves; none where these are a large part of the model, or differ in more than what lies on them.
+
+        What lies on a stage says what it takes where the cluster has one kind of device, no names are pinned, and all stages of a device follow
+        each other.
+        """
+        stages, options = self._staged.num_stages, self._options
+        if stages < _FEW or self._recipe.micro_batches < 2 or options.interleave > 1 or options.load is not None or options.pins:
+            return iter(())
+        flight = _in_flight(self._recipe, stages)
+
+        def model_of(stage: int) -> SearchModel:
+            part = stage_part(self._staged, stage)
+            alone = Staged(part, {op.id: 0 for op in part.ops}, 1)
+            return self._model_of(alone, pins=(), in_flight=flight[stage : stage + 1], limit_bytes=self._memory_bytes)
+
+        return end_stage_bounds(self._staged, model_of, self._memory_bytes, self._time_limit)
+
     def _search(self, limit_bytes: float) -> Assignment:
         """Layouts that hold no more than the limit; the first finite limit adds memory demands to the problem."""
         if limit_bytes < inf and not self._model.problem.demands:
-            self._model = self._model_within(limit_bytes=limit_bytes)
+            self._model = self._model_within(limit_bytes)
         assignment = assign_layouts(
             self._model,
             method=self._options.method,

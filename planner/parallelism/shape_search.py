@@ -56,8 +56,8 @@ class ShapeSearch:
     work_out: (shape, whether memory binds) -> the step of its best plan in seconds, and a lower bound on it;
         raises OutOfMemory if it does not fit.
     recompute: a shape that does not fit is tried with these, in turn.
-    bound_whole: rising lower bounds on a shape's plans from its whole model, which take a third of the time of working it out; asked for once there
-        are as many plans as are wanted, until one dismisses the shape.   None: not asked for.
+    bound_whole: rising lower bounds on a shape's plans from its end stages, and from its whole model, which take a third of the time of working it
+        out; asked for once there are as many plans as are wanted, until one dismisses the shape.   None: not asked for.
     gap: a shape that could be better by at most this share of the best step is not worked out.
     given_up: shape -> its bound in seconds, of shapes of which no plan that was tried fits, which does not prove that none does; the bound over all
         shapes leaves them out.
@@ -297,5 +297,5 @@ class ShapeSearch:
             self._with_recompute(least_s, shape)
 
 
-def _no_bounds(_shape: Shape, _memory_binds: bool) -> Iterator[float]:
+def _no_bounds(_shape: Shape, _memory_binds: bool, _kind: BoundKind) -> Iterator[float]:
     return iter(())

@@ -13,21 +13,23 @@ from planner.solve.problem import NotFoundInTime
 
 __all__ = ["BoundKind", "Closer", "Entry", "WholeBounds", "closer_bounds"]
 
-WholeBounds = Callable[[Shape, bool], Iterator[float]]
-"""(shape, whether memory binds) -> lower bounds on its plans from the whole model, in seconds, each at least the one before.
+WholeBounds = Callable[[Shape, bool, "BoundKind"], Iterator[float]]
+"""(shape, whether memory binds, kind) -> lower bounds on its plans in seconds, each at least the one before, of kind END_STAGES or WHOLE_MODEL.
 
 May raise NotFoundInTime; what came before it holds."""
 
 
 class BoundKind(IntEnum):
-    """The bound by which a shape stands in the queue: (1), (7), (6), (2) or (3) of planner.parallelism.bounds, or of its whole model, ever slower."""
+    """The bound by which a shape stands in the queue: (1), (7), (6), (2) or (3) of planner.parallelism.bounds, of its first and last stage
+    (planner.search.bounds.end_stages), or of its whole model, ever slower."""
 
     ROOFLINE = 1
     FORWARD_PART = 2
     LARGEST_PIECE = 3
     UNLIMITED = 4
     WITHIN_MEMORY = 5
-    WHOLE_MODEL = 6
+    END_STAGES = 6
+    WHOLE_MODEL = 7
 
 
 Entry = tuple[float, Shape, BoundKind, bool]
@@ -61,7 +63,8 @@ def closer_bounds(bounds: ShapeBounds, whole: WholeBounds, shape: Shape, kind: B
                 yield _within_memory(bounds, shape)
         case _:
             with suppress(NotFoundInTime):
-                yield from (Closer(bound_s=bound_s, memory_binds=memory_binds) for bound_s in whole(shape, memory_binds))
+                found = whole(shape, memory_binds, BoundKind(kind + 1))
+                yield from (Closer(bound_s=bound_s, memory_binds=memory_binds) for bound_s in found)
 
 
 def _within_memory(bounds: ShapeBounds, shape: Shape) -> Closer:

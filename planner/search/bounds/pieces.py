@@ -24,7 +24,7 @@ from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from planner.stages import Staged, prepare
 from planner.stages.blocks import blocks_of
 
-__all__ = ["ModelPiece", "PieceSearch", "PieceCost", "forward_part", "model_pieces"]
+__all__ = ["ModelPiece", "PieceSearch", "PieceCost", "forward_part", "model_pieces", "stage_part", "stages_alike"]
 
 _LEAVES = "leaves."
 """Begins the name of a value that leaves a piece, among its gradients."""
@@ -185,9 +185,7 @@ def model_pieces(graph: LogicalGraph, *, recompute: bool | Collection[str] = Fal
     for op in graph.ops:
         members.setdefault(block[op.id], []).append(op)
     groups: dict[tuple[object, ...], list[str]] = {}
-    replaced_by: dict[str, list[str]] = {}
-    for old, new in graph.updates.items():
-        replaced_by.setdefault(new, []).append(old)
+    replaced_by = _replaced_by(graph)
     for name, ops in members.items():
         groups.setdefault(_content(graph, ops, replaced_by), []).append(name)
     backward_reads, forward_reads = (_read_elsewhere(graph, block, role) for role in (Role.BACKWARD, Role.FORWARD))
@@ -210,6 +208,33 @@ def forward_part(piece: ModelPiece) -> ModelPiece:
     leaving = made & {v for op in piece.graph.ops if op.role is not Role.FORWARD for v in op.inputs}
     leaving |= made & {v for name, v in piece.graph.gradients.items() if name.startswith(_LEAVES)}
     return replace(piece, graph=_subgraph(piece.graph, ops, leaving), backward_reads=leaving)
+
+
+def stage_part(staged: Staged, stage: int) -> LogicalGraph:
+    """The graph of what lies on one stage; a value that enters it costs nothing in any layout, and is not held."""
+    ops = [op for op in staged.graph.ops if staged.stage[op.id] == stage]
+    made = {v for op in ops for v in op.outputs if v is not None}
+    leaving = {v for op in staged.graph.ops if op.role is Role.FORWARD and staged.stage[op.id] != stage for v in op.inputs}
+    return _subgraph(staged.graph, ops, made & leaving)
+
+
+def stages_alike(staged: Staged, stages: Iterable[int]) -> list[list[int]]:
+    """These stages, grouped: those in which equal ops are joined in the same way are alike."""
+    replaced_by, ops_on = _replaced_by(staged.graph), dict[int, list[Op]]()
+    for op in staged.graph.ops:
+        ops_on.setdefault(staged.stage[op.id], []).append(op)
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for stage in stages:
+        groups.setdefault(_content(staged.graph, ops_on.get(stage, ()), replaced_by), []).append(stage)
+    return list(groups.values())
+
+
+def _replaced_by(graph: LogicalGraph) -> Mapping[str, Sequence[str]]:
+    """New value -> the states that become it."""
+    replaced_by: dict[str, list[str]] = {}
+    for old, new in graph.updates.items():
+        replaced_by.setdefault(new, []).append(old)
+    return replaced_by
 
 
 def _read_elsewhere(graph: LogicalGraph, block: Mapping[str, str], role: Role) -> frozenset[str]:

@@ -59,7 +59,7 @@ class Searched:
         sleep(self._busy_s)
         return self._shares.of(shape).unlimited_s * (1.3 if shape.stages > 1 else 1.1), 0.0
 
-    def _whole(self, shape: Shape, memory_binds: bool) -> Iterator[float]:
+    def _whole(self, shape: Shape, memory_binds: bool, kind: BoundKind) -> Iterator[float]:
         if self._dies and os.getpid() != self._first:
             os._exit(1)
         yield self._shares.of(shape).unlimited_s * 1.01
