@@ -216,8 +216,10 @@ def plan(
         dry_run=simulator.dry_run,
         cancel=cancel,
         memory=SearchMemory() if memory is None else memory,
-        trace_beside=source.is_large,
+        beside=source.is_large,
     )
+    if micro_batches is None:  # before a second process traces, which need not do so again
+        source.try_batch_dims()
     plans = search(options=options)
     plan = plans.plan if not automatic else with_quickest_schedule(plans.plan, options, lambda asked: search(options=asked).plan)
     if constants:

@@ -259,6 +259,10 @@ class Program:
         """
         return self._translate(micro_batches).graph
 
+    def try_batch_dims(self) -> None:
+        """What ``graph`` does before its first trace of several micro-batches; raises InvalidProgram: an input need not go along with the batch."""
+        self._traces.try_batch_dims(self._step)
+
     def tracer(self, micro_batches: int = 1) -> Tracer:
         """What traced ``graph(micro_batches)``: the recorder, or make_fx where the recorder cannot serve.  Raises as graph() does."""
         return self._translate(micro_batches).tracer

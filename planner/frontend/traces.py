@@ -39,6 +39,7 @@ class Traces:
         self._translated: dict[int, Translated] = {}
         self._denominators: dict[int, Denominators] = {}
         self._told: set[str] = set() if told is None else told
+        self._is_tried = False
 
     def of_another_step(self) -> Traces:
         """Traces of another step of the same program: none yet."""
@@ -54,8 +55,8 @@ class Traces:
         step.batch_dims.check(micro_batches)
         if micro_batches not in self._translated:
             with collector_paused(), _in_mode(step.module, step.mode), statistics_of_parts(step.norm_parts), attention_in(step.attention):
-                if micro_batches > 1 and not any(count > 1 for count in self._translated):
-                    refuse_ambiguous(step.batch_dims, step.example_inputs, step.module, step.loss, step.form, step.precision)
+                if micro_batches > 1:
+                    self._try_batch_dims(step)
                 captured = _captured(step, micro_batches)
                 if micro_batches > 1:
                     example = step.micro_batches(step.example_inputs, micro_batches)
@@ -70,6 +71,17 @@ class Traces:
             for kind, text in captured.notes().items():
                 self._tell(kind, text)
         return self._translated[micro_batches]
+
+    def try_batch_dims(self, step: Step) -> None:
+        """Try out, once, whether batch dims that were found by their extents may be others; raises InvalidProgram: they may."""
+        if not self._is_tried:
+            with collector_paused(), _in_mode(step.module, step.mode), statistics_of_parts(step.norm_parts), attention_in(step.attention):
+                self._try_batch_dims(step)
+
+    def _try_batch_dims(self, step: Step) -> None:
+        if not self._is_tried:
+            refuse_ambiguous(step.batch_dims, step.example_inputs, step.module, step.loss, step.form, step.precision)
+            self._is_tried = True
 
     def tell_counts(self, step: Step, micro_batches: int, batch: Sequence[Tensor], what: str, *, later: bool = False) -> None:
         """Log, once, that the micro-batches of a traced step's batch take their means over different counts (``Denominators.difference``)."""

@@ -292,7 +292,9 @@ class ShapeSearch:
                 break
         if found.too_large_bytes:
             raise self._too_large(shape, found.too_large_bytes)
-        heapq.heappush(self._queue, (bound_s, shape, BoundKind(bound_kind + 1), found.memory_binds))
+        closer_kind = BoundKind(bound_kind + 1)
+        heapq.heappush(self._queue, (bound_s, shape, closer_kind, found.memory_binds))
+        self._ahead.tell(shape, closer_kind, replace(found, bound_s=bound_s))
         if bound_kind is BoundKind.UNLIMITED and found.memory_binds:
             self._with_recompute(least_s, shape)
 

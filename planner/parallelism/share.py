@@ -143,6 +143,9 @@ class EqualShare:
             if small.held_bytes >= large.held_bytes or small.cost_s <= large.cost_s:
                 break
             y = (small.cost_s - large.cost_s) / (large.held_bytes - small.held_bytes)
+            line = large.cost_s + y * (large.held_bytes - memory_bytes)  # the Lagrangian of both choices at y: no multiplier gives more
+            if self.elsewhere_s + line <= self.unlimited_s:
+                break
             try:
                 choice = self.cheapest_at(y)
             except NotFoundInTime:
@@ -150,7 +153,6 @@ class EqualShare:
             value = choice.bound_s - y * memory_bytes
             if value > best:
                 best, multiplier = value, y
-            line = large.cost_s + y * (large.held_bytes - memory_bytes)  # the Lagrangian of both choices at y
             if value >= line - _SAME * abs(line):
                 break
             if choice.held_bytes > memory_bytes:

@@ -2,6 +2,6 @@
 
 from planner.parallelism.bounding.ahead import Ahead
 from planner.parallelism.bounding.closer import BoundKind, Closer, Entry, WholeBounds
-from planner.parallelism.bounding.traced import TracedBeside, traced_beside
+from planner.parallelism.bounding.traced import TracedBeside
 
-__all__ = ["Ahead", "BoundKind", "Closer", "Entry", "TracedBeside", "WholeBounds", "traced_beside"]
+__all__ = ["Ahead", "BoundKind", "Closer", "Entry", "TracedBeside", "WholeBounds"]

@@ -4,7 +4,7 @@
     second        bound B    bound E   (a new one)  bound E   bound F
 
 It is a fork of the first, so that it has all that was worked out, and goes through the same queue, best bound first; a shape that the other
-process has begun is left to it.  While the first waits for such a bound, it bounds the next shapes of its queue that nobody has begun.  What
+process has begun is left to it, until that tells its bound.  While the first waits for such a bound, it bounds the next shapes of its queue that nobody has begun.  What
 comes back are numbers that the first process would have worked out itself: every bound is a function of its shape and kind alone, so plans and
 bounds are those of one process.  Whatever goes wrong in the second one, the first does itself.
 """
@@ -14,14 +14,13 @@ from __future__ import annotations
 import heapq
 import os
 import signal
-import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import Pipe, parent_process
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from select import select
 from time import perf_counter
 
 from planner.ir.errors import RegistaError
@@ -29,6 +28,7 @@ from planner.parallelism.bounding.claims import Claims, Owner
 from planner.parallelism.bounding.closer import BoundKind, Closer, Entry, WholeBounds, closer_bounds
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.shape import Shape
+from planner.solve.beside import has_second_core
 
 __all__ = ["Ahead"]
 
@@ -40,17 +40,8 @@ _Place = int
 """The number of a shape and a kind of bound."""
 _Message = tuple[_Place, Closer | bool]
 """A bound of a place, or its end: whether those that came before are all."""
-
-
-def has_second_core() -> bool:
-    """Whether a second process may be forked, and has a core to itself.
-
-    Not in a process that Python itself started (a sweep's, a server's), where cores are shared already; nor beside other threads, whose locks
-    would stay locked in the fork.
-    """
-    if not hasattr(os, "fork") or not hasattr(os, "sched_getaffinity") or parent_process() is not None:
-        return False
-    return len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1 and "jax" not in sys.modules
+_Told = tuple[Shape, BoundKind, Closer]
+"""By which bound of a kind a shape that the first process had begun stands in its queue."""
 
 
 @dataclass(slots=True)
@@ -71,6 +62,7 @@ class Ahead:
     _number: dict[Shape, int] = field(default_factory=dict)
     _claims: Claims = field(default_factory=lambda: Claims(0))
     _second: tuple[int, Connection] | None = None
+    _to_second: Connection | None = None
     _arrived: dict[_Place, list[Closer]] = field(default_factory=dict)
     _ended: dict[_Place, bool] = field(default_factory=dict)
     _queue: Sequence[Entry] = ()
@@ -98,6 +90,18 @@ class Ahead:
         if not self._ended.get(place):
             yield from closer_bounds(self.bounds, self.whole, shape, kind, memory_binds)
 
+    def tell(self, shape: Shape, kind: BoundKind, found: Closer) -> None:
+        """Tell the second process by which bound a shape now stands in the queue, unless it is too busy to listen.
+
+        It goes on with the shape when its turn comes; of those that it found itself it knows already.
+        """
+        if self._to_second is None or self._claims.owner(self._place(shape, BoundKind(kind - 1))) is not Owner.FIRST:
+            return
+        _, writable, _ = select([], [self._to_second], [], 0)
+        if writable:
+            with suppress(OSError):
+                self._to_second.send((shape, kind, found))
+
     def start(self, queue: Sequence[Entry], *, anew: bool = False, bound_whole: bool = False) -> None:
         """Fork a second process that goes through the queue, if there is none.
 
@@ -111,23 +115,29 @@ class Ahead:
         self.stop()
         self._claims = Claims(len(self._number) * len(BoundKind))
         receiver, sender = Pipe(duplex=False)
+        listener, teller = Pipe(duplex=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads of libraries: the fork calls none that has any
             process = os.fork()
         if process == 0:
             try:
                 receiver.close()
-                self._go_ahead(list(queue), sender, bound_whole)
+                teller.close()
+                self._go_ahead(list(queue), sender, listener, bound_whole)
             finally:
                 os._exit(0)
         sender.close()
-        self._second = process, receiver
+        listener.close()
+        self._second, self._to_second = (process, receiver), teller
 
     def stop(self) -> None:
         """End the second process."""
         if self._second is not None:
             (process, receiver), self._second = self._second, None
             receiver.close()
+            if self._to_second is not None:
+                self._to_second.close()
+                self._to_second = None
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
 
@@ -167,13 +177,18 @@ class Ahead:
         else:
             self._ended[place] = content
 
-    def _go_ahead(self, queue: list[Entry], sender: Connection, bound_whole: bool) -> None:
-        """What the second process does, until it is ended or has nothing left."""
+    def _go_ahead(self, queue: list[Entry], sender: Connection, listener: Connection, bound_whole: bool) -> None:
+        """What the second process does, until it is ended."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it, too; the first process decides
         first = os.getppid()
         self.bounds.trace_no_more()
         heapq.heapify(queue)
-        while queue and os.getppid() == first:
+        while os.getppid() == first:
+            while listener.poll(0 if queue else _POLL_S):
+                shape, kind, found = listener.recv()
+                heapq.heappush(queue, (found.bound_s, shape, kind, found.memory_binds))
+            if not queue:
+                continue
             least_s, shape, kind, memory_binds = heapq.heappop(queue)
             known = self._ended.get(place := self._place(shape, kind))
             is_last = kind is BoundKind.WHOLE_MODEL or (kind is BoundKind.WITHIN_MEMORY and not bound_whole)

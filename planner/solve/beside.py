@@ -1,0 +1,120 @@
+"""What a function returns, from a second process with a core to itself, while the first goes on:
+
+    first     start() ....... goes on ....... result()
+    second      work() ->
+
+The second process is a fork of the first, so it has all that was worked out.  Where there is none, where it fails, or where it takes too long, the
+first does the work itself: what comes out, and what is raised, is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe, parent_process
+from multiprocessing.connection import Connection
+from time import perf_counter
+from typing import Generic, TypeVar
+
+__all__ = ["Beside", "has_second_core"]
+
+T = TypeVar("T")
+
+_PATIENCE = 4.0
+"""The second process may take so many times as long as the first went on before it asked."""
+_LEAST_S = 5.0
+_POLL_S = 0.02
+
+
+def has_second_core() -> bool:
+    """Whether a second process may be forked, and has a core to itself.
+
+    Not in a process that Python itself started (a sweep's, a server's), where cores are shared already; nor beside other threads, whose locks
+    would stay locked in the fork.
+    """
+    if not hasattr(os, "fork") or not hasattr(os, "sched_getaffinity") or parent_process() is not None:
+        return False
+    return len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1 and "jax" not in sys.modules
+
+
+@dataclass(slots=True)
+class Beside(Generic[T]):
+    """A function that a second process may work out.
+
+    work: what it returns can be pickled.   is_up: whether to wait no longer.   allowed: whether to fork at all.
+    """
+
+    work: Callable[[], T]
+    is_up: Callable[[], bool] = lambda: False
+    allowed: Callable[[], bool] = has_second_core
+    _second: tuple[int, Connection] | None = None
+    _began_s: float = 0.0
+
+    @property
+    def process(self) -> int | None:
+        """The second process's id; None: there is none."""
+        return None if self._second is None else self._second[0]
+
+    def start(self) -> bool:
+        """Fork the second process; False: there may be none."""
+        if self._second is not None or not self.allowed():
+            return self._second is not None
+        receiver, sender = Pipe(duplex=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads of libraries: the fork calls none that has any
+            process = os.fork()
+        if process == 0:
+            try:
+                receiver.close()
+                self._work_beside(sender)
+            finally:
+                os._exit(0)
+        sender.close()
+        self._second, self._began_s = (process, receiver), perf_counter()
+        return True
+
+    def result(self) -> T:
+        """What ``work`` returns; it raises what ``work`` raises."""
+        found = self.received()
+        return self.work() if found is None else found[0]
+
+    def received(self) -> tuple[T] | None:
+        """What the second process found, which is ended; None: nothing, or not in time."""
+        if self._second is None:
+            return None
+        until_s = perf_counter() + max(_PATIENCE * (perf_counter() - self._began_s), _LEAST_S)
+        try:
+            with suppress(EOFError, OSError, pickle.UnpicklingError):
+                while not self.is_up() and perf_counter() < until_s:
+                    if self._second[1].poll(_POLL_S):
+                        found: T = self._second[1].recv()
+                        return (found,)
+            return None
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the second process."""
+        if self._second is not None:
+            (process, receiver), self._second = self._second, None
+            receiver.close()
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+
+    def _work_beside(self, sender: Connection) -> None:
+        """What the second process does; it says nothing, because what there is to say is the first one's."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it, too; the first process decides
+        logging.disable(logging.CRITICAL)
+        warnings.simplefilter("ignore")
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(1)  # threads of the first process are not here
+        with suppress(Exception):
+            sender.send(self.work())
