@@ -6,7 +6,7 @@ Ops that differ only in the names of their values share one set, so a model of 9
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from planner.cost import compute_dtype
 from planner.ir.graph import Arg, Op, Ref
@@ -14,7 +14,7 @@ from planner.ir.sbp import B, NdSbp, Sbp, Split
 from planner.ir.tensor import DType, TensorType
 from planner.opset import factor_rule, flop, local_types, localize, signatures, traffic_bytes
 
-__all__ = ["LocalOp", "Ring", "Strategy", "StrategySet", "StrategySets", "cut", "op_shape", "relabel"]
+__all__ = ["LocalOp", "Ring", "Strategy", "StrategySet", "StrategySets", "cut", "op_shape", "relabel", "without_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def relabel(local: LocalOp, op: Op) -> LocalOp:
     names: dict[str, str] = dict(zip(local.op.inputs, op.inputs, strict=True))
     outputs = {o: n for o, n in zip(local.op.outputs, op.outputs, strict=True) if o is not None and n is not None}
     mine = local.op.renamed(names)
-    mine = replace(op, args=mine.args, kwargs=mine.kwargs)
+    mine = op.with_arguments(mine.args, mine.kwargs)
     types = {(outputs if v in outputs else names)[v]: t for v, t in local.types.items()}
     return LocalOp(mine, types, local.inputs, local.outputs)
 
@@ -162,16 +162,16 @@ def cut(tensor: TensorType, sbp: Sbp, parts: int) -> TensorType:
 def op_shape(op: Op, types: Mapping[str, TensorType]) -> tuple[object, ...]:
     """What the strategies of an op depend on: everything but the names."""
     places: dict[str, int] = {}
-    literals = tuple([_without_names(arg, places) for arg in op.args])
-    named = tuple([(name, _without_names(arg, places)) for name, arg in op.kwargs])
+    literals = tuple([without_names(arg, places) for arg in op.args])
+    named = tuple([(name, without_names(arg, places)) for name, arg in op.kwargs])
     made = tuple([types[o] if o is not None else None for o in op.outputs])
     return (op.target, literals, named, tuple([types[v] for v in places]), made)
 
 
-def _without_names(arg: Arg, places: dict[str, int]) -> object:
+def without_names(arg: Arg, places: dict[str, int]) -> object:
     """A literal with its type, since 1, 1.0 and True are equal but not the same; of a value, which of the op's it is: its place in ``places``."""
     if isinstance(arg, Ref):
         return places.setdefault(arg.value, len(places))
     if isinstance(arg, tuple):
-        return tuple([_without_names(item, places) for item in arg])
+        return tuple([without_names(item, places) for item in arg])
     return (type(arg), arg)

@@ -15,6 +15,7 @@ from planner.ir.errors import RegistaError
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.text import encode
+from planner.search.model import SearchModel
 from regista.analysis.budget import Use, holdings, spending
 from regista.analysis.planned import Retraced, retrace
 from regista.programs import planned_program
@@ -96,12 +97,20 @@ def fold(name: str) -> str:
 
 
 @collector_paused()
-def diff(a: Plan, b: Plan, graph: LogicalGraph | None = None, *, first: Retraced | None = None) -> Difference:
+def diff(
+    a: Plan,
+    b: Plan,
+    graph: LogicalGraph | None = None,
+    *,
+    first: Retraced | None = None,
+    second_model: SearchModel | None = None,
+) -> Difference:
     """Compare two Plans.
 
     Args:
         graph: the step that both were made from, for programs that no file holds; None: trace the programs that they name.
         first: what the first one was made from, where that is known; None: it is worked out.
+        second_model: the first one's choices on the cluster of the second, if that has its shape (Retraced.model_on); None: not known.
     """
     facts, layouts, quotas, uses = _Pairs(), _Pairs(), _Pairs(), _Pairs()
     facts.add(_facts(a), _facts(b))
@@ -109,7 +118,7 @@ def diff(a: Plan, b: Plan, graph: LogicalGraph | None = None, *, first: Retraced
     quotas.add(_quotas(a, b), _quotas(b, a))
     uses.add(_memory(a), _memory(b))
     sent_by_a, sent_by_b = _traffic(a), _traffic(b)
-    ops, note = ((), "") if a.plan_id == b.plan_id else _ops(a, b, graph, first)
+    ops, note = ((), "") if a.plan_id == b.plan_id else _ops(a, b, graph, first, second_model)
     return Difference(
         a=a,
         b=b,
@@ -184,14 +193,16 @@ def _traffic(plan: Plan) -> dict[str, Traffic]:
     return traffic
 
 
-def _ops(a: Plan, b: Plan, graph: LogicalGraph | None, known: Retraced | None) -> tuple[tuple[Change, ...], str]:
+def _ops(
+    a: Plan, b: Plan, graph: LogicalGraph | None, known: Retraced | None, second_model: SearchModel | None
+) -> tuple[tuple[Change, ...], str]:
     """Signatures of ops, which only the searches themselves tell: both are stated anew."""
     if a.options.get("graph") != b.options.get("graph"):
         return (), "the plans are of different steps, so their ops are not compared"
     try:
         step = graph if graph is not None else planned_program(a).graph(a.micro_batches)
         first = retrace(a, step) if known is None else known
-        second = retrace(b, step, first.memory)
+        second = retrace(b, step, first.memory, model=second_model)
     except RegistaError as error:
         return (), f"op signatures are not compared: {error}"
     mine, theirs = _signatures(first), _signatures(second)

@@ -6,7 +6,7 @@ A Plan holds no logical graph, so the program that it names is traced again and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -28,7 +28,7 @@ from planner.search import Method, build_model
 from planner.search.context import context_of
 from planner.search.model import SearchModel
 from planner.search.pins import parse_pins
-from planner.search.strategies import Strategy, relabel
+from planner.search.strategies import Strategy, relabel, without_names
 from planner.search.zero import DeliveryMode
 from planner.solve import solve_exactly
 from planner.solve.problem import Ints
@@ -115,11 +115,14 @@ class Retraced:
         return _model(self.plan, self.model.staged, self.options, cluster, self.memory)
 
 
-def retrace(plan: Plan, graph: LogicalGraph | None = None, memory: SearchMemory | None = None) -> Retraced:
+def retrace(
+    plan: Plan, graph: LogicalGraph | None = None, memory: SearchMemory | None = None, *, model: SearchModel | None = None
+) -> Retraced:
     """Trace the program that the Plan names and state its search anew.
 
     Args:
         graph: its step, for a program that no file holds.   memory: what searches of the program have worked out, which changes no result.
+        model: the choice problem of a Plan of the same program, shape and cluster, which is taken if it has the choices of this Plan.
 
     Raises:
         Mismatch: no file holds the program, or it is another one by now.   RegistaError: see planned_program.
@@ -135,14 +138,25 @@ def retrace(plan: Plan, graph: LogicalGraph | None = None, memory: SearchMemory 
             f"version have changed; plan it anew"
         )
     searched = search_cluster(plan.cluster, plan.options.get("robust", ""))
-    model = _model(plan, staged_once(graph, options, searched, kept), options, searched, kept)
+    if model is None or _counts_again(model) != _must_count_again(plan, options):
+        model = _model(plan, staged_once(graph, options, searched, kept), options, searched, kept)
     return Retraced(plan, options, graph, model, _decisions(plan, model), kept)
+
+
+def _must_count_again(plan: Plan, options: PlanOptions) -> bool:
+    """Whether the Plan gathers state again (ZeRO-3) by the choice of its search."""
+    return bool(_gathered_again(plan)) and options.zero is None
+
+
+def _counts_again(model: SearchModel) -> bool:
+    """Whether gathering again is a choice in the model."""
+    return any(DeliveryMode.REGATHERED in modes for modes in model.delivery_modes.values())
 
 
 def _model(plan: Plan, staged: Staged, options: PlanOptions, cluster: Cluster, memory: SearchMemory) -> SearchModel:
     """The choice problem without its limit; what is gathered again (ZeRO-3) is a choice in it if the Plan makes it somewhere."""
     pins, mesh, stages = parse_pins(options.pins), plan.placements[0].mesh, len(plan.placements)
-    limit_bytes = 1e30 if _gathered_again(plan) and options.zero is None else inf
+    limit_bytes = 1e30 if _must_count_again(plan, options) else inf
     model = build_model(
         staged,
         mesh,
@@ -186,6 +200,8 @@ def _decisions(plan: Plan, model: SearchModel) -> Ints:
         allowed[node] = _all_or_those([sbp == stored.get(names[value]) for sbp in stores])
         layouts[value] = stored.get(names[value], stores[0])
     again = _gathered_again(plan)
+    agreeing: dict[tuple[object, ...], Ints] = {}
+    """Of ops that are alike up to names; the model holds all strategies, so no others come to lie at their addresses."""
     for key, held in model.delivery_modes.items():
         if {DeliveryMode.REGATHERED, DeliveryMode.COPIED} <= set(held) and key not in model.forward_only:  # otherwise the layouts say it
             allowed[model.deliveries[key][0]] = _all_or_those([(way is DeliveryMode.REGATHERED) == (key in again) for way in held])
@@ -196,7 +212,12 @@ def _decisions(plan: Plan, model: SearchModel) -> Ints:
             raise Mismatch(
                 f"plan {plan.plan_id} has no such {op.where()} on stage {model.staged.stage[op.id]}; it was made by another version, plan anew"
             )
-        allowed[node] = _all_or_those(_agreeing(strategies, op, placed, layouts))
+        read = tuple([layouts[name] if name in layouts else layout_of(name) for name in placed.inputs])
+        written = tuple([layouts.get(value) if value is not None else None for value in op.outputs])
+        alike = (id(strategies), read, written, _literals(placed), _pattern(op.inputs), _pattern(placed.inputs))
+        if alike not in agreeing:
+            agreeing[alike] = _all_or_those(_agreeing(strategies, op, placed, read, written))
+        allowed[node] = agreeing[alike]
         for place, made in enumerate(op.outputs):
             ways = {strategies[s].outputs[place] for s in allowed[node]}
             if made is not None and len(ways) == 1:
@@ -213,10 +234,19 @@ def _all_or_those(agree: list[bool]) -> Ints:
     return np.flatnonzero(agree) if any(agree) else np.arange(len(agree))
 
 
-def _agreeing(strategies: Sequence[Strategy], op: Op, shown: Op, layouts: Mapping[str, NdSbp]) -> list[bool]:
+def _pattern(names: Sequence[str]) -> tuple[int, ...]:
+    """Names by the places at which they stand first."""
+    return tuple([names.index(name) for name in names])
+
+
+def _literals(op: Op) -> object:
+    """An op's arguments with values by their places among its inputs."""
+    places = {name: place for place, name in reversed(list(enumerate(op.inputs)))}
+    return without_names((op.args, op.kwargs), places)
+
+
+def _agreeing(strategies: Sequence[Strategy], op: Op, shown: Op, read: Sequence[NdSbp | None], made: Sequence[NdSbp | None]) -> list[bool]:
     """Of each strategy, whether the layouts that are known and the literals that the Plan shows are its own."""
-    read = [layouts[name] if name in layouts else layout_of(name) for name in shown.inputs]
-    made = [layouts.get(value) if value is not None else None for value in op.outputs]
     names = dict(zip(op.inputs, shown.inputs, strict=True))
 
     def agrees(strategy: Strategy) -> bool:

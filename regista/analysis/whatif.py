@@ -153,9 +153,10 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
     step = graph if graph is not None else planned_program(plan).graph(plan.micro_batches)
     traced = perf_counter()
     retraced = retrace(plan, step, memory)
-    old_s, options = None, retraced.options
+    old_s, on_new, options = None, None, retraced.options
     if cluster.num_devices == plan.cluster.num_devices:
-        old_s = retraced.model_on(priced_on).step_s(retraced.choice)
+        on_new = retraced.model_on(priced_on)
+        old_s = on_new.step_s(retraced.choice)
     elif len(plan.placements[0].mesh) == 1:
         options = replace(options, mesh=None)
     else:
@@ -185,6 +186,6 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
         plan=new,
         old_s=old_s,
         old_fits=_fits(plan, cluster),
-        difference=diff(plan, new, step, first=retraced),
+        difference=diff(plan, new, step, first=retraced, second_model=on_new),
         seconds={"trace": traced - began, "price": priced - traced, "search": ended - priced},
     )

@@ -4,9 +4,9 @@
     second        bound B    bound E   (a new one)  bound E   bound F
 
 It is a fork of the first, so that it has all that was worked out, and goes through the same queue, best bound first; a shape that the other
-process has begun is left to it, until that tells its bound.  While the first waits for such a bound, it bounds the next shapes of its queue that nobody has begun.  What
-comes back are numbers that the first process would have worked out itself: every bound is a function of its shape and kind alone, so plans and
-bounds are those of one process.  Whatever goes wrong in the second one, the first does itself.
+process has begun is left to it, until that tells its bound.  While the first waits for such a bound, it bounds the next shapes of its queue that
+nobody has begun.  What comes back are numbers that the first process would have worked out itself: every bound is a function of its shape and kind
+alone, so plans and bounds are those of one process.  Whatever goes wrong in the second one, the first does itself.
 """
 
 from __future__ import annotations
