@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 
 from experiments.search_space.covered_space import Point, staged
@@ -14,6 +15,9 @@ from planner.parallelism.kinds import least_step_s
 from planner.schedule import Schedule, in_flight
 from planner.search import build_model
 from planner.search.bounds.bottleneck import whole_model_bounds
+from planner.search.bounds.end_stages import end_stage_bounds
+from planner.search.bounds.pieces import stage_part
+from planner.search.model import SearchModel
 from planner.search.pins import parse_pins
 from planner.solve.problem import NotFoundInTime
 
@@ -21,7 +25,7 @@ __all__ = ["bounds_s", "bytes_bounds"]
 
 
 def bounds_s(one: Instance, bounds: ShapeBounds, point: Point, limit_bytes: float) -> Iterator[float]:
-    """Of a shape at the planner's own cut: from its ops, its pieces, its whole model, and of several multipliers where memory is limited."""
+    """Of a shape at the planner's own cut: from its ops, pieces, end stages and whole model, of several multipliers where memory is limited."""
     shape, cluster = point.shape, one.cluster
     given = staged(one, point, cluster)
     flight = [in_flight(Schedule.ONE_F_ONE_B, s, shape.stages, shape.micro_batches) for s in range(shape.stages)]
@@ -37,6 +41,8 @@ def bounds_s(one: Instance, bounds: ShapeBounds, point: Point, limit_bytes: floa
     for price in prices:
         with suppress(OutOfMemory):
             yield from whole_model_bounds(model, s_per_byte=price, memory_bytes=limit_bytes)
+    if shape.stages > 1 and shape.micro_batches > 1 and not (cluster.parts or one.options.pins):
+        yield from end_stage_bounds(given, partial(_model_of_stage, one, point, flight, limit_bytes), limit_bytes)
     if cluster.parts:
         if not shape.recompute:
             yield least_step_s(one.program.graph(shape.micro_batches), cluster, shape)
@@ -45,6 +51,12 @@ def bounds_s(one: Instance, bounds: ShapeBounds, point: Point, limit_bytes: floa
     yield from (bounds.roofline_s(shape), bounds.forward_part_s(shape), bounds.largest_piece_s(shape), share.unlimited_s)
     with suppress(NotFoundInTime, OutOfMemory):
         yield share.bound_within(min(limit_bytes, 1e12))[0]
+
+
+def _model_of_stage(one: Instance, point: Point, flight: Sequence[int], limit_bytes: float, stage: int) -> SearchModel:
+    part, shape = stage_part(staged(one, point, one.cluster), stage), point.shape
+    held = flight[stage : stage + 1]
+    return build_model(part, shape.mesh, one.cluster, (), shape.micro_batches, limit_bytes=limit_bytes, in_flight=held)
 
 
 def bytes_bounds(bounds: ShapeBounds, point: Point) -> Iterator[float]:

@@ -209,8 +209,7 @@ class _ShapePlanner:
 
         def model_of(stage: int) -> SearchModel:
             part = stage_part(self._staged, stage)
-            alone = Staged(part, {op.id: 0 for op in part.ops}, 1)
-            return self._model_of(alone, pins=(), in_flight=flight[stage : stage + 1], limit_bytes=self._memory_bytes)
+            return self._model_of(part, pins=(), in_flight=flight[stage : stage + 1], limit_bytes=self._memory_bytes)
 
         return end_stage_bounds(self._staged, model_of, self._memory_bytes, self._time_limit)
 

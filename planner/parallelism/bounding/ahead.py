@@ -185,7 +185,8 @@ class Ahead:
         heapq.heapify(queue)
         while os.getppid() == first:
             while listener.poll(0 if queue else _POLL_S):
-                shape, kind, found = listener.recv()
+                told: _Told = listener.recv()
+                shape, kind, found = told
                 heapq.heappush(queue, (found.bound_s, shape, kind, found.memory_binds))
             if not queue:
                 continue

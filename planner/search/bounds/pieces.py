@@ -210,12 +210,12 @@ def forward_part(piece: ModelPiece) -> ModelPiece:
     return replace(piece, graph=_subgraph(piece.graph, ops, leaving), backward_reads=leaving)
 
 
-def stage_part(staged: Staged, stage: int) -> LogicalGraph:
-    """The graph of what lies on one stage; a value that enters it costs nothing in any layout, and is not held."""
+def stage_part(staged: Staged, stage: int) -> Staged:
+    """What lies on one stage, by itself; a value that enters it costs nothing in any layout, and is not held."""
     ops = [op for op in staged.graph.ops if staged.stage[op.id] == stage]
     made = {v for op in ops for v in op.outputs if v is not None}
     leaving = {v for op in staged.graph.ops if op.role is Role.FORWARD and staged.stage[op.id] != stage for v in op.inputs}
-    return _subgraph(staged.graph, ops, made & leaving)
+    return Staged(_subgraph(staged.graph, ops, made & leaving), {op.id: 0 for op in ops}, 1)
 
 
 def stages_alike(staged: Staged, stages: Iterable[int]) -> list[list[int]]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from time import sleep
+from time import perf_counter, sleep
 
 import pytest
 
@@ -107,6 +107,28 @@ def test_who_waits_for_a_bound_works_out_the_next_one_that_nobody_has_begun() ->
 
 def _untraced(micro_batches: int) -> LogicalGraph:
     raise AssertionError(f"a bound of {micro_batches} micro-batches was worked out again")
+
+
+def test_the_second_process_goes_on_with_a_shape_whose_bound_it_is_told() -> None:
+    """It lost every shape that the first one had begun, and at the end, with few shapes left, the first one bounded these alone."""
+    shares, candidates = bounds(), [Shape(1, 1, (4,)), Shape(1, 2, (4,)), Shape(2, 4, (2,))]
+    for shape in candidates:
+        shares.roofline_s(shape)
+    kind, after = BoundKind.UNLIMITED, BoundKind.WITHIN_MEMORY
+    ahead = Ahead(shares, lambda *_: iter([5.0]), candidates, after_s=0.0, allowed=lambda: True)
+    try:
+        ahead.start([(shares.roofline_s(shape), shape, kind, False) for shape in candidates], bound_whole=True)
+        mine = {shape: [*ahead.closer(shape, kind, False)] for shape in candidates}
+        begun = [shape for shape in candidates if ahead._claims.owner(ahead._place(shape, kind)) is Owner.FIRST]
+        for shape in candidates:
+            ahead.tell(shape, after, mine[shape][-1])
+        until_s = perf_counter() + 30.0
+        while any(not ahead._ended.get(ahead._place(shape, after)) for shape in candidates) and perf_counter() < until_s:
+            if ahead._second is not None and ahead._second[1].poll(0.05):
+                ahead._note(ahead._second[1].recv())
+        assert begun and all(ahead._arrived[ahead._place(shape, after)] == [Closer(bound_s=5.0)] for shape in candidates)
+    finally:
+        ahead.stop()
 
 
 def test_no_process_is_left_after_the_search() -> None:

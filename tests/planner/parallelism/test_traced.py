@@ -1,0 +1,105 @@
+"""A model traced at a second size by a second process: the graph, what is known of it and the plan are those of one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from planner.ir.errors import Unsupported
+from planner.ir.graph import LogicalGraph
+from planner.ir.text import content_id
+from planner.parallelism import make
+from planner.parallelism.bounding import TracedBeside
+from planner.parallelism.make import PlanOptions, search_plans
+from planner.parallelism.memory import KnownOfGraph, SearchMemory
+from planner.stages.recompute.asked import BLOCKS
+from regista.api import program_of
+from regista.clusters import resolve_cluster
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+MODEL = "zoo:gpt?layers=4&width=32&heads=2&vocab=64&batch=8&seq=16&optimizer=adamw"
+
+
+class Traced:
+    """The graphs of a program, with the sizes that were traced here."""
+
+    def __init__(self) -> None:
+        self.here: list[int] = []
+        self._program = program_of(MODEL)
+
+    def __call__(self, micro_batches: int) -> LogicalGraph:
+        if micro_batches not in self.here:
+            self.here.append(micro_batches)
+        return self._program.graph(micro_batches)
+
+
+def beside(graph_of: Callable[[int], LogicalGraph], memory: SearchMemory, *, allowed: bool = True) -> TracedBeside:
+    cluster = resolve_cluster("local:4")
+    return TracedBeside(
+        graph_of=graph_of,
+        known_of=lambda graph: memory.of_graph(graph, ("", BLOCKS), cluster),
+        learn=lambda known: memory.learn(known, cluster),
+        size=2,
+        allowed=lambda: allowed,
+    )
+
+
+def test_the_graph_and_what_is_known_of_it_are_those_of_one_process() -> None:
+    traced, memory, cluster = Traced(), SearchMemory(), resolve_cluster("local:4")
+    with beside(traced, memory).started() as graph_of:
+        graphs = {size: graph_of(size) for size in (1, 2, 4)}
+        assert graph_of(2) is graphs[2]
+    assert traced.here == [1, 4]
+    alone = program_of(MODEL)
+    assert all(content_id(graph) == content_id(alone.graph(size)) for size, graph in graphs.items())
+    known = SearchMemory().of_graph(alone.graph(2), ("", BLOCKS), cluster)
+    assert memory.graph_id(graphs[2]) == known.graph_id
+    for asked, again in known.again.items():
+        assert memory.again(graphs[2], asked, cluster) == again
+        mine, theirs = memory.pieces(graphs[2], recompute=again.ops), known.pieces[again.ops]
+        assert [(p.times, p.members, p.backward_reads, content_id(p.graph)) for p in mine] == [
+            (p.times, p.members, p.backward_reads, content_id(p.graph)) for p in theirs
+        ]
+
+
+@pytest.mark.parametrize("how", ["not allowed", "dies"])
+def test_without_a_second_process_the_first_traces(how: str) -> None:
+    first = os.getpid()
+
+    class Dying(Traced):
+        def __call__(self, micro_batches: int) -> LogicalGraph:
+            if os.getpid() != first:
+                os._exit(1)
+            return super().__call__(micro_batches)
+
+    traced = Dying()
+    with beside(traced, SearchMemory(), allowed=how != "not allowed").started() as graph_of:
+        assert content_id(graph_of(2)) == content_id(program_of(MODEL).graph(2))
+    assert traced.here == [2]
+
+
+def test_what_a_size_that_cannot_be_traced_raises_is_raised_here() -> None:
+    def refused(micro_batches: int) -> LogicalGraph:
+        raise Unsupported(f"no trace at {micro_batches}")
+
+    with beside(refused, SearchMemory()).started() as graph_of, pytest.raises(Unsupported, match="no trace at 2"):
+        graph_of(2)
+
+
+def test_a_plan_is_the_same_whoever_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt: list[KnownOfGraph] = []
+    monkeypatch.setattr(make, "TracedBeside", partial(TracedBeside, allowed=lambda: True))
+    learn = SearchMemory.learn
+    monkeypatch.setattr(SearchMemory, "learn", lambda self, known, cluster: (learnt.append(known), learn(self, known, cluster)))
+    options = PlanOptions(stages=None, micro_batches=None)
+    plans = [
+        search_plans(
+            program_of(MODEL).graph, model="gpt", batch_size=8, cluster=resolve_cluster("local:4"), options=options, beside=second
+        ).plan
+        for second in (False, True)
+    ]
+    assert plans[0] == plans[1]
+    assert len(learnt) == 1
