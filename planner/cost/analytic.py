@@ -20,7 +20,7 @@ from planner.cost.collective_times import axis_s, hop_s, line_s
 from planner.ir.cluster import Cluster, DeviceSpec
 from planner.ir.collective import Collective
 from planner.ir.errors import Mismatch
-from planner.ir.graph import Fusion, KernelWork, Op
+from planner.ir.graph import Fusion, KernelKind, KernelWork, Op
 from planner.ir.plan import Boxing, Fragment, Plan, StreamKind, Task, TaskKind
 from planner.ir.sbp import Split
 from planner.ir.tensor import DType, TensorType
@@ -36,6 +36,7 @@ __all__ = [
     "counted_work_s",
     "full_rate",
     "kernels_s",
+    "least_work_s",
     "loading_s",
     "op_s",
     "op_work_s",
@@ -105,6 +106,26 @@ def counted_work_s(cluster: Cluster, op: Op, types: Mapping[str, TensorType], op
 
     work = kernel_of(op, types, dtype, op_flop, size_bytes)
     return 0.0 if work is None else kernels_s(cluster, (work,))
+
+
+def least_work_s(cluster: Cluster, op: Op, types: Mapping[str, TensorType]) -> float:
+    """Device-seconds that an op takes at least, however evenly it is cut: parts on n devices take no less than this divided by n.
+
+    Without a kernel table that is op_s, in proportion to flop and bytes.  A kernel table gives a part of a product up to an eighth less than its
+    share of the whole, since larger is not always quicker per flop; no part takes less than its flop at the device's peak.
+    """
+    device = cluster.device
+    if not device.kernels:
+        return op_work_s(cluster, op, types)
+    from planner.cost.kernels import KernelModel  # numpy: not before it is needed
+    from planner.cost.kernels.launches import op_kernel
+
+    work = op_kernel(op, types, compute_dtype(op, types))
+    if work is None:
+        return 0.0
+    if work.kind is KernelKind.PASS:  # in proportion to bytes, or to flop, and its launch
+        return kernels_s(cluster, (work,))
+    return work.times * KernelModel.for_device(device.kernels).least_part_s(work) * device.times_of(work.kind)
 
 
 def kernels_s(cluster: Cluster, kernels: Sequence[KernelWork]) -> float:

@@ -12,10 +12,11 @@ That, and nothing else, is what a pipelined or data-parallel Plan must equal (HI
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import TypeVar
 
 from planner.ir.errors import InvalidProgram
 from planner.ir.tensor import DType, TensorType
@@ -43,6 +44,8 @@ __all__ = [
     "step_input_value",
     "substitute",
 ]
+
+T = TypeVar("T")
 
 ACCUMULATE = "regista.accumulate"
 OUTPUT = "regista.output"
@@ -255,6 +258,14 @@ class LogicalGraph:
     def output_values(self) -> frozenset[str]:
         """The values of ``outputs``."""
         return frozenset(output.value for output in self.outputs)
+
+    def kept(self, name: str, work: Callable[[], T]) -> T:
+        """What ``work`` makes of this graph, made once and kept with it under a name, as ``producers`` is."""
+        key = f"kept {name}"  # no field has such a name
+        if key not in self.__dict__:
+            self.__dict__[key] = work()
+        found: T = self.__dict__[key]
+        return found
 
     def producers(self) -> Mapping[str, Op]:
         return self._producers

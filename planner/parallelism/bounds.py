@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from planner.cost import op_work_s
+from planner.cost import least_work_s
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
@@ -341,10 +341,10 @@ def _s_per_byte(share: EqualShare, memory_bytes: float) -> float:
 
 
 def _work_s(graph: LogicalGraph, cluster: Cluster) -> float:
-    """Roofline time of a micro-batch's ops on one device."""
+    """Device-seconds of a micro-batch's ops at least, however they are cut: their roofline."""
     total_s = 0.0
     for op in graph.ops:
         if op.role in (Role.FORWARD, Role.BACKWARD):
             types = {v: graph.values[v] for v in (*op.inputs, *(o for o in op.outputs if o))}
-            total_s += op_work_s(cluster, op, types)
+            total_s += least_work_s(cluster, op, types)
     return total_s

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from planner.ir.errors import Unsupported
 from planner.ir.graph import InputKind, LogicalGraph, Op, Role
+from planner.ir.tensor import TensorType
 from planner.opset import flop
 from planner.stages.blocks import block_of
 from planner.stages.staged import first_readers
@@ -104,7 +105,7 @@ def _units(graph: LogicalGraph, forward: Sequence[Op], num_stages: int) -> tuple
 
     No block (h.3) is cut, so that only outputs of blocks cross.  If there are too few blocks, no module is cut; else any op may begin a stage.
     """
-    work = np.array([flop(op, {v: graph.values[v] for v in (*op.inputs, *(o for o in op.outputs if o))}) for op in forward], dtype=float)
+    work = graph.kept("forward flop", lambda: np.array([flop(op, _types(graph, op)) for op in forward], dtype=float))
     if num_stages > len(forward):
         raise Unsupported(f"{num_stages} stages for {len(forward)} forward ops; use fewer stages")
     for names in ([block_of(op.module) or op.module for op in forward], [op.module for op in forward], [op.id for op in forward]):
@@ -113,6 +114,10 @@ def _units(graph: LogicalGraph, forward: Sequence[Op], num_stages: int) -> tuple
         if np.count_nonzero(units) >= num_stages or len(begins) == len(forward):
             break
     return units, begins
+
+
+def _types(graph: LogicalGraph, op: Op) -> Mapping[str, TensorType]:
+    return {v: graph.values[v] for v in (*op.inputs, *(o for o in op.outputs if o))}
 
 
 def _fastest_borders(

@@ -35,6 +35,10 @@ def block_of(module: str) -> str:
 
 def blocks_of(graph: LogicalGraph) -> Mapping[str, str]:
     """Op id -> its numbered block, "" outside of blocks."""
+    return graph.kept("blocks", lambda: _blocks(graph))
+
+
+def _blocks(graph: LogicalGraph) -> Mapping[str, str]:
     block: dict[str, str] = {}
     producers, consumers = graph.producers(), graph.consumers()
     for op in graph.ops:

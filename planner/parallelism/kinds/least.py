@@ -16,7 +16,7 @@ from math import prod
 
 import numpy as np
 
-from planner.cost import op_work_s
+from planner.cost import least_work_s
 from planner.ir.cluster import Cluster
 from planner.ir.graph import LogicalGraph, Role
 from planner.parallelism.shape import Shape, stage_devices
@@ -33,7 +33,7 @@ def least_step_s(graph: LogicalGraph, cluster: Cluster, shape: Shape) -> float:
     kinds = list(dict.fromkeys(stage_devices(cluster, shape.stages)))
     ops = [op for op in graph.ops if op.role in (Role.FORWARD, Role.BACKWARD)]
     types = [{v: graph.values[v] for v in (*op.inputs, *op.outputs) if v} for op in ops]
-    seconds = np.array([[op_work_s(kind, op, own) for op, own in zip(ops, types, strict=True)] for kind in kinds]) / prod(shape.mesh)
+    seconds = np.array([[least_work_s(kind, op, own) for op, own in zip(ops, types, strict=True)] for kind in kinds]) / prod(shape.mesh)
     size = cluster.num_devices // shape.stages
     counts = np.array([kind.num_devices // size for kind in kinds])
     weight = 1 / seconds.sum(axis=1)

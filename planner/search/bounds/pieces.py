@@ -20,6 +20,7 @@ from planner.search.strategies import op_shape
 from planner.solve import Problem, Solution, solve_exactly
 from planner.solve.limited.memory import least_demand
 from planner.solve.problem import Ints, NotFoundInTime
+from planner.solve.reduce.contract import ReducedProblem, reduce_problem
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from planner.stages import Staged, prepare
 from planner.stages.blocks import blocks_of
@@ -104,6 +105,11 @@ class PieceSearch:
         return self._build_with_memory()
 
     @cached_property
+    def _reduced(self) -> ReducedProblem:
+        """The problem that counts bytes, reduced as far as holds whatever a byte costs."""
+        return reduce_problem(self._model.problem, crop=False)
+
+    @cached_property
     def _unlimited(self) -> SearchModel:
         """The model without bytes, which is smaller."""
         return self._build()
@@ -120,8 +126,8 @@ class PieceSearch:
             NotFoundInTime: there was no choice in time.
         """
         if s_per_byte not in self._best:
-            solution = self._solve(self._model.problem.charged({0: s_per_byte}))
-            self._best[s_per_byte] = self._cost(solution.choice, solution.lower_bound)
+            solution = self._solve(self._reduced.problem.charged({0: s_per_byte}))
+            self._best[s_per_byte] = self._cost(self._reduced.expand(solution.choice), solution.lower_bound)
         return self._best[s_per_byte]
 
     @cached_property
