@@ -218,17 +218,16 @@ def plan(
         memory=SearchMemory() if memory is None else memory,
         beside=source.is_large,
     )
-    if micro_batches is None:  # before a second process traces, which need not do so again
-        source.try_batch_dims()
+    if micro_batches is None and source.is_large and source.batch_size % 2 == 0:
+        source.try_batch_dims()  # before a second process traces
     plans = search(options=options)
     plan = plans.plan if not automatic else with_quickest_schedule(plans.plan, options, lambda asked: search(options=asked).plan)
     if constants:
         plan = replace(plan, cluster=target, options={**plan.options, "robust": spreads_text(constants)})
     if on_next is not None and plans.next_best is not None:
         on_next(plans.next_best)
-    recorded = (
-        update.recorded | recorded_of(source) | recorded_samples(source) | ({} if source.has_loss(plan.micro_batches) else {"loss": "none"})
-    )
+    without_loss = {} if source.has_loss(plan.micro_batches) else {"loss": "none"}
+    recorded = update.recorded | recorded_of(source) | recorded_samples(source) | without_loss
     if source.batch_dims.given:
         recorded["batch_dim"] = ",".join("none" if dim is None else str(dim) for dim in source.batch_dims.dims)
     plan = replace(plan, options={**plan.options, **recorded}) if recorded else plan

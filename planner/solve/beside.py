@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Generic, TypeVar
 
-__all__ = ["Beside", "has_second_core"]
+__all__ = ["Beside", "end", "forked", "has_second_core"]
 
 T = TypeVar("T")
 
@@ -43,6 +43,25 @@ def has_second_core() -> bool:
     if not hasattr(os, "fork") or not hasattr(os, "sched_getaffinity") or parent_process() is not None:
         return False
     return len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1 and "jax" not in sys.modules
+
+
+def forked(work: Callable[[], None]) -> int:
+    """The id of a process that is a fork of this one, does the work, and ends."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of libraries: the fork calls none that has any
+        process = os.fork()
+    if process == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return process
+
+
+def end(process: int) -> None:
+    """End a process that ``forked`` made."""
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
 
 
 @dataclass(slots=True)
@@ -68,15 +87,7 @@ class Beside(Generic[T]):
         if self._second is not None or not self.allowed():
             return self._second is not None
         receiver, sender = Pipe(duplex=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads of libraries: the fork calls none that has any
-            process = os.fork()
-        if process == 0:
-            try:
-                receiver.close()
-                self._work_beside(sender)
-            finally:
-                os._exit(0)
+        process = forked(lambda: self._work_beside(sender))
         sender.close()
         self._second, self._began_s = (process, receiver), perf_counter()
         return True
@@ -106,8 +117,7 @@ class Beside(Generic[T]):
         if self._second is not None:
             (process, receiver), self._second = self._second, None
             receiver.close()
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+            end(process)
 
     def _work_beside(self, sender: Connection) -> None:
         """What the second process does; it says nothing, because what there is to say is the first one's."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import heapq
 import os
 import signal
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from planner.parallelism.bounding.claims import Claims, Owner
 from planner.parallelism.bounding.closer import BoundKind, Closer, Entry, WholeBounds, closer_bounds
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.shape import Shape
-from planner.solve.beside import has_second_core
+from planner.solve.beside import end, forked, has_second_core
 
 __all__ = ["Ahead"]
 
@@ -116,16 +115,13 @@ class Ahead:
         self._claims = Claims(len(self._number) * len(BoundKind))
         receiver, sender = Pipe(duplex=False)
         listener, teller = Pipe(duplex=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads of libraries: the fork calls none that has any
-            process = os.fork()
-        if process == 0:
-            try:
-                receiver.close()
-                teller.close()
-                self._go_ahead(list(queue), sender, listener, bound_whole)
-            finally:
-                os._exit(0)
+
+        def go_ahead() -> None:
+            receiver.close()
+            teller.close()
+            self._go_ahead(list(queue), sender, listener, bound_whole)
+
+        process = forked(go_ahead)
         sender.close()
         listener.close()
         self._second, self._to_second = (process, receiver), teller
@@ -138,8 +134,7 @@ class Ahead:
             if self._to_second is not None:
                 self._to_second.close()
                 self._to_second = None
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+            end(process)
 
     def _place(self, shape: Shape, kind: BoundKind) -> _Place:
         return self._number[shape] * len(BoundKind) + kind - 1
