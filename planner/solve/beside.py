@@ -38,11 +38,16 @@ def has_second_core() -> bool:
     """Whether a second process may be forked, and has a core to itself.
 
     Not in a process that Python itself started (a sweep's, a server's), where cores are shared already; nor beside other threads, whose locks
-    would stay locked in the fork.
+    would stay locked in the fork.  A thread that draws the progress is no matter: a fork draws nothing.
     """
     if not hasattr(os, "fork") or not hasattr(os, "sched_getaffinity") or parent_process() is not None:
         return False
-    return len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1 and "jax" not in sys.modules
+    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread() and not _draws(thread)]
+    return len(os.sched_getaffinity(0)) > 1 and not others and "jax" not in sys.modules
+
+
+def _draws(thread: threading.Thread) -> bool:
+    return type(thread).__module__.startswith("rich.")
 
 
 def forked(work: Callable[[], None]) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 from time import perf_counter, sleep
 
 import pytest
+from rich.progress import Progress
 
 from planner.ir.errors import Unsupported
-from planner.solve.beside import Beside
+from planner.solve import beside as module
+from planner.solve.beside import Beside, has_second_core
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -97,3 +100,24 @@ def test_the_second_process_says_nothing(capfd: pytest.CaptureFixture[str]) -> N
     beside.start()
     assert beside.received() == (7,)
     assert "beside" not in "".join(capfd.readouterr())
+
+
+def test_a_thread_that_draws_progress_stands_in_no_way_and_any_other_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its progress on the screen, 'regista plan' searched on one core."""
+    here = threading.current_thread()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(module, "parent_process", lambda: None)
+    real = threading.enumerate
+    own = [thread for thread in threading.enumerate() if thread is not here]
+    monkeypatch.setattr(threading, "enumerate", lambda: [thread for thread in real() if thread not in own])
+    assert has_second_core()
+    with Progress():
+        assert has_second_core()
+    waiting = threading.Event()
+    other = threading.Thread(target=waiting.wait)
+    other.start()
+    try:
+        assert not has_second_core()
+    finally:
+        waiting.set()
+        other.join()
