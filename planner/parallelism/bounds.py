@@ -1,6 +1,7 @@
 """Bounds on a shape's step before any layout of the whole is searched; with p stages, m micro-batches on n devices:
 
     step >= (p T + (m - 1) max(T, whole blocks)) / p, T the roofline time of a stage's ops, m micro-batches     (1)  -> ShapeBounds.roofline_s()
+            (what no part of an op takes less of: planner.cost.least_work_s)
     step >= what the largest piece costs without a limit on memory, the others at their roofline          (6)  -> ShapeBounds.largest_piece_s()
     step >= what the forward ops of the largest piece cost, all others at their roofline                  (7)  -> ShapeBounds.forward_part_s()
     step >= what equal shares of the pieces cost without a limit on memory                                (2)  -> EqualShare.unlimited_s

@@ -199,13 +199,15 @@ class _ShapePlanner:
     def ends_s(self) -> Iterator[float]:
         """Rising lower bounds from stages by themselves; none where these are a large part of the model, or differ in more than what lies on them.
 
-        What lies on a stage says what it takes where the cluster has one kind of device, no names are pinned, and all stages of a device follow
-        each other.
+        What lies on a stage says what it takes where the cluster has one kind of device, no names are pinned, all stages of a device follow each
+        other, and none holds more micro-batches than the one before.
         """
         stages, options = self._staged.num_stages, self._options
+        flight = _in_flight(self._recipe, stages)
         if stages < _FEW or self._recipe.micro_batches < 2 or options.interleave > 1 or options.load is not None or options.pins:
             return iter(())
-        flight = _in_flight(self._recipe, stages)
+        if flight != sorted(flight, reverse=True):
+            return iter(())
 
         def model_of(stage: int) -> SearchModel:
             part = stage_part(self._staged, stage)

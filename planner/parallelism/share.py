@@ -133,8 +133,12 @@ class EqualShare:
             return 0.0
         return (self.stages - 1) * sum(model.least_micro_s * model.times / self.stages for model in self.models)
 
-    def bound_within(self, memory_bytes: float) -> tuple[float, float]:
-        """(bound on the step in seconds, the multiplier that gave it) if a device has ``memory_bytes``."""
+    def bound_within(self, memory_bytes: float, *, only_bound: bool = False) -> tuple[float, float]:
+        """(bound on the step in seconds, the multiplier that gave it) if a device has ``memory_bytes``.
+
+        Args:
+            only_bound: search no multiplier where none can raise the bound.
+        """
         large, small = self.cheapest, self.smallest
         best, multiplier = self.cheapest.bound_s, 0.0
         if large.held_bytes <= memory_bytes:
@@ -144,7 +148,7 @@ class EqualShare:
                 break
             y = (small.cost_s - large.cost_s) / (large.held_bytes - small.held_bytes)
             line = large.cost_s + y * (large.held_bytes - memory_bytes)  # the Lagrangian of both choices at y: no multiplier gives more
-            if self.elsewhere_s + line <= self.unlimited_s:
+            if only_bound and self.elsewhere_s + line <= self.unlimited_s:
                 break
             try:
                 choice = self.cheapest_at(y)

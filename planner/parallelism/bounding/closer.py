@@ -73,4 +73,4 @@ def _within_memory(bounds: ShapeBounds, shape: Shape) -> Closer:
         return Closer(bound_s=0.0)
     if share.smallest.held_bytes > memory and share.least_bytes > memory:
         return Closer(bound_s=0.0, memory_binds=True, too_large_bytes=share.least_bytes)
-    return Closer(bound_s=share.bound_within(memory)[0], memory_binds=True)
+    return Closer(bound_s=share.bound_within(memory, only_bound=True)[0], memory_binds=True)

@@ -92,6 +92,7 @@ def test_no_plan_of_a_shape_beats_the_shapes_bounds(shape: Shape, room: float) -
     assert shares.largest_piece_s(shape) <= step_s * (1 + 1e-9)
     assert share.unlimited_s <= step_s * (1 + 1e-9)
     assert share.bound_within(limit * 1.5)[0] <= step_s * (1 + 1e-9)
+    assert share.bound_within(limit * 1.5, only_bound=True)[0] == pytest.approx(share.bound_within(limit * 1.5)[0], rel=1e-9)
     assert max(share.least_bytes, shares.floor_bytes(shape)) <= model.problem.peak(least_demand(model.problem)) * (1 + 1e-9)
 
 
