@@ -216,10 +216,8 @@ def plan(
         dry_run=simulator.dry_run,
         cancel=cancel,
         memory=SearchMemory() if memory is None else memory,
-        beside=source.is_large,
+        before_second=source.try_batch_dims if source.is_large else None,
     )
-    if micro_batches is None and source.is_large and source.batch_size % 2 == 0:
-        source.try_batch_dims()  # before a second process traces
     plans = search(options=options)
     plan = plans.plan if not automatic else with_quickest_schedule(plans.plan, options, lambda asked: search(options=asked).plan)
     if constants:

@@ -12,6 +12,7 @@ from experiments.search_space.small_instances import Instance
 from planner.ir.errors import OutOfMemory
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.kinds import least_step_s
+from planner.parallelism.shape import Shape
 from planner.schedule import Schedule, in_flight
 from planner.search import build_model
 from planner.search.bounds.bottleneck import whole_model_bounds
@@ -20,12 +21,16 @@ from planner.search.bounds.pieces import stage_part
 from planner.search.model import SearchModel
 from planner.search.pins import parse_pins
 from planner.solve.problem import NotFoundInTime
+from planner.stages import Staged
 
 __all__ = ["bounds_s", "bytes_bounds"]
 
 
 def bounds_s(one: Instance, bounds: ShapeBounds, point: Point, limit_bytes: float) -> Iterator[float]:
-    """Of a shape at the planner's own cut: from its ops, pieces, end stages and whole model, of several multipliers where memory is limited."""
+    """Lower bounds on the step of a shape with the planner's own cut into stages, in seconds.
+
+    They come from its ops, pieces, first and last stage, and whole model; where memory is limited, at several Lagrange multipliers.
+    """
     shape, cluster = point.shape, one.cluster
     given = staged(one, point, cluster)
     flight = [in_flight(Schedule.ONE_F_ONE_B, s, shape.stages, shape.micro_batches) for s in range(shape.stages)]
@@ -42,7 +47,7 @@ def bounds_s(one: Instance, bounds: ShapeBounds, point: Point, limit_bytes: floa
         with suppress(OutOfMemory):
             yield from whole_model_bounds(model, s_per_byte=price, memory_bytes=limit_bytes)
     if shape.stages > 1 and shape.micro_batches > 1 and not (cluster.parts or one.options.pins):
-        yield from end_stage_bounds(given, partial(_model_of_stage, one, point, flight, limit_bytes), limit_bytes)
+        yield from end_stage_bounds(given, partial(_model_of_stage, one, given, shape, flight, limit_bytes), limit_bytes)
     if cluster.parts:
         if not shape.recompute:
             yield least_step_s(one.program.graph(shape.micro_batches), cluster, shape)
@@ -53,9 +58,8 @@ def bounds_s(one: Instance, bounds: ShapeBounds, point: Point, limit_bytes: floa
         yield share.bound_within(min(limit_bytes, 1e12))[0]
 
 
-def _model_of_stage(one: Instance, point: Point, flight: Sequence[int], limit_bytes: float, stage: int) -> SearchModel:
-    part, shape = stage_part(staged(one, point, one.cluster), stage), point.shape
-    held = flight[stage : stage + 1]
+def _model_of_stage(one: Instance, given: Staged, shape: Shape, flight: Sequence[int], limit_bytes: float, stage: int) -> SearchModel:
+    part, held = stage_part(given, stage), flight[stage : stage + 1]
     return build_model(part, shape.mesh, one.cluster, (), shape.micro_batches, limit_bytes=limit_bytes, in_flight=held)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import combinations, product
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -42,23 +42,20 @@ class _Moves:
     local: NDArray[np.bool_]
 
 
-def _even_cuts(shape: tuple[int, ...], mesh: tuple[int, ...]) -> tuple[tuple[bool, ...], ...]:
-    """Per dim, which of the sets of axes cut it evenly."""
-    products = [prod(axes) for count in range(1, len(mesh) + 1) for axes in combinations(mesh, count)]
-    return tuple(tuple(extent > 0 and extent % parts == 0 for parts in products) for extent in shape)
+def _entries(ndim: int, partial: tuple[ReduceOp, ...]) -> tuple[Sbp, ...]:
+    return (B, *(Split(d) for d in range(ndim)), *(Partial(op) for op in partial))
+
+
+@lru_cache(maxsize=1024)
+def _layouts(mesh: tuple[int, ...], ndim: int, partial: tuple[ReduceOp, ...]) -> tuple[NdSbp, ...]:
+    """The layouts of tensors of so many dims, even or not."""
+    entries = _entries(ndim, partial)
+    return tuple(NdSbp(state) for state in product(*(entries if parts > 1 else (B,) for parts in mesh)))
 
 
 @lru_cache(maxsize=4096)
-def _moves(mesh: tuple[int, ...], even_cuts: tuple[tuple[bool, ...], ...], partial: tuple[ReduceOp, ...]) -> _Moves:
-    ndim = len(even_cuts)
-    entries: tuple[Sbp, ...] = (B, *(Split(d) for d in range(ndim)), *(Partial(op) for op in partial))
-    per_axis = [entries if parts > 1 else (B,) for parts in mesh]
-    sets = [axes for count in range(1, len(mesh) + 1) for axes in combinations(range(len(mesh)), count)]
-    is_even = [dict(zip(sets, of_dim, strict=True)) for of_dim in even_cuts]
-    cutting = (
-        (NdSbp(state), [tuple(a for a, e in enumerate(state) if e == Split(d)) for d in range(ndim)]) for state in product(*per_axis)
-    )
-    states = tuple(state for state, axes in cutting if all(not by or even[by] for by, even in zip(axes, is_even, strict=True)))
+def _moves(mesh: tuple[int, ...], ndim: int, partial: tuple[ReduceOp, ...], states: tuple[NdSbp, ...]) -> _Moves:
+    entries = _entries(ndim, partial)
     index = {state: i for i, state in enumerate(states)}
     local = np.eye(len(states), dtype=np.bool_)
     steps: list[tuple[int, int, int]] = []
@@ -101,7 +98,8 @@ class BoxingTable:
         step_s: StepPrice,
         partial: tuple[ReduceOp, ...] = (ReduceOp.SUM,),
     ) -> None:
-        moves = _moves(mesh, _even_cuts(logical.shape, mesh), partial)
+        even = tuple(state for state in _layouts(mesh, logical.ndim, partial) if state.splits_evenly(logical.shape, mesh))
+        moves = _moves(mesh, logical.ndim, partial, even)
         self.logical, self.mesh = logical, mesh
         self.states, self.index = moves.states, moves.index
         size, whole_bytes = len(self.states), logical.size_bytes

@@ -260,7 +260,7 @@ class Program:
         return self._translate(micro_batches).graph
 
     def try_batch_dims(self) -> None:
-        """What ``graph`` does before its first trace of several micro-batches; raises InvalidProgram: an input need not go along with the batch."""
+        """Check that every input cut along the batch belongs to the batch, as ``graph`` does once; raises InvalidProgram: one may not."""
         self._traces.try_batch_dims(self._step)
 
     def tracer(self, micro_batches: int = 1) -> Tracer:

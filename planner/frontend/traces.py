@@ -73,7 +73,7 @@ class Traces:
         return self._translated[micro_batches]
 
     def try_batch_dims(self, step: Step) -> None:
-        """Try out, once, whether batch dims that were found by their extents may be others; raises InvalidProgram: they may."""
+        """Check, once, that batch dims found by their extents are the batch (trial.extents); raises InvalidProgram: they may not be."""
         if not self._is_tried:
             with collector_paused(), _in_mode(step.module, step.mode), statistics_of_parts(step.norm_parts), attention_in(step.attention):
                 self._try_batch_dims(step)

@@ -66,7 +66,7 @@ def search_plans(
     runner_up: bool = False,
     cancel: Cancel | None = None,
     memory: SearchMemory | None = None,
-    beside: bool = False,
+    before_second: Callable[[], None] | None = None,
 ) -> FoundPlans:
     """Search stages, mesh and micro-batches where the options leave them open, then the layouts, and lower.
 
@@ -79,7 +79,8 @@ def search_plans(
             search's gap, or ``options.seconds`` are over; ``least_other_s`` is what is proven.
         cancel: ends the search from outside, with the best plan so far.
         memory: what searches of the same program have worked out, which changes no result.
-        beside: a second process may trace at the second size that a search over sizes needs, which is worth it for a large model.
+        before_second: called before a second process may trace at the second size that a search over sizes needs, for what both would do; None:
+            none may.  It is worth it for a large model.
 
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.   Cancelled: before there was a plan.
@@ -88,8 +89,9 @@ def search_plans(
     time_limit = TimeLimit(options.seconds, perf_counter if cancel is None else cancel)
     job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run, memory=kept)
     size = max(options.stages or 1, 2)
-    if not beside or options.micro_batches is not None or cluster.parts or batch_size % size:
+    if before_second is None or options.micro_batches is not None or cluster.parts or batch_size % size:
         return _searched(job, graph_of, options, time_limit, on_shape, runner_up)
+    before_second()
     asked = tuple(again for again in (options.again, *options.again_if_unfit) if again in ("", BLOCKS))
     traced = TracedBeside(
         graph_of=graph_of,

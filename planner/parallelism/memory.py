@@ -59,7 +59,7 @@ class SearchMemory:
     _staged: dict[tuple[object, ...], Staged] = field(default_factory=dict)
     _scaled: dict[tuple[str, str, int], LogicalGraph | None] = field(default_factory=dict)
     _ids: dict[int, tuple[LogicalGraph, str]] = field(default_factory=dict)
-    """Ids of the graphs that were asked about last, by identity; the graphs are held, so that no others come to lie at their addresses."""
+    """id(graph) -> the graph and its content id, of the latest graphs; holding a graph keeps its address from being used again."""
 
     def tools(self, cluster: Cluster, mesh: tuple[int, ...]) -> MeshTools:
         """The costs, strategies and layout sets of a mesh, as build_model takes them."""

@@ -204,9 +204,8 @@ class _ShapePlanner:
         """
         stages, options = self._staged.num_stages, self._options
         flight = _in_flight(self._recipe, stages)
-        if stages < _FEW or self._recipe.micro_batches < 2 or options.interleave > 1 or options.load is not None or options.pins:
-            return iter(())
-        if flight != sorted(flight, reverse=True):
+        is_other = options.interleave > 1 or options.load is not None or options.pins or flight != sorted(flight, reverse=True)
+        if stages < _FEW or self._recipe.micro_batches < 2 or is_other:
             return iter(())
 
         def model_of(stage: int) -> SearchModel:

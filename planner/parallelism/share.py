@@ -134,7 +134,7 @@ class EqualShare:
         return (self.stages - 1) * sum(model.least_micro_s * model.times / self.stages for model in self.models)
 
     def bound_within(self, memory_bytes: float, *, only_bound: bool = False) -> tuple[float, float]:
-        """(bound on the step in seconds, the multiplier that gave it) if a device has ``memory_bytes``.
+        """A lower bound on the step within a device's memory: (seconds, the Lagrange multiplier of memory that gave it).
 
         Args:
             only_bound: search no multiplier where none can raise the bound.

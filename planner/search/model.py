@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -78,6 +78,14 @@ class SearchModel:
     def pipeline_slots(self) -> int:
         """m + p - 1: a step of p equal stages takes so many times as long as one micro-batch on one stage (1F1B and GPipe)."""
         return self.micro_batches + self.staged.num_stages - 1
+
+    def weighted(self, weight: Callable[[int, int], float]) -> Problem:
+        """The problem with every cost and matrix times ``weight(stage, how often per step)`` (Problem.reweighted)."""
+        counts = self.stage_counts
+        return self.problem.reweighted(
+            [weight(stage, count) for stage, count in zip(counts.node_stage, counts.node_count, strict=True)],
+            [weight(stage, count) for stage, count in zip(counts.edge_stage, counts.edge_count, strict=True)],
+        )
 
     def step_s(self, choice: Sequence[int] | Ints) -> float:
         """Seconds of a step:  sum t_i + (m - 1) max t_i + max u_i,   t_i: of a micro-batch on stage i,  u_i: once per step.

@@ -29,7 +29,7 @@ __all__ = ["Beside", "end", "forked", "has_second_core"]
 T = TypeVar("T")
 
 _PATIENCE = 4.0
-"""The second process may take so many times as long as the first went on before it asked."""
+"""How long the first process waits for the result: this many times the seconds since the fork, and _LEAST_S at least."""
 _LEAST_S = 5.0
 _POLL_S = 0.02
 
@@ -125,7 +125,7 @@ class Beside(Generic[T]):
             end(process)
 
     def _work_beside(self, sender: Connection) -> None:
-        """What the second process does; it says nothing, because what there is to say is the first one's."""
+        """Do the work in the second process and send the result; logs and warnings are left to the first process."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it, too; the first process decides
         logging.disable(logging.CRITICAL)
         warnings.simplefilter("ignore")

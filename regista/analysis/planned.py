@@ -235,7 +235,7 @@ def _all_or_those(agree: list[bool]) -> Ints:
 
 
 def _pattern(names: Sequence[str]) -> tuple[int, ...]:
-    """Names by the places at which they stand first."""
+    """For each name, the index of its first occurrence: equal for two lists that repeat names at the same places."""
     return tuple([names.index(name) for name in names])
 
 

@@ -1,4 +1,4 @@
-"""The model traced at the second size that bounds need, and cut into pieces, beside the first:
+"""A second process traces the model at a second micro-batch size while the first traces it at the first:
 
 first     trace at size 1   its pieces   ........   bounds of all shapes
 second    trace at size 2   its pieces ->
@@ -45,17 +45,15 @@ class TracedBeside:
     def __post_init__(self) -> None:
         self._beside = Beside(lambda: self.known_of(self.graph_of(self.size)), self.is_cancelled, self.allowed)
 
-    @property
-    def process(self) -> int | None:
-        """The second process's id; None: there is none."""
-        return self._beside.process
-
     def __call__(self, micro_batches: int) -> LogicalGraph:
         """The graph at that size; raises what ``graph_of`` raises."""
-        if micro_batches == self.size and (received := self._beside.received()) is not None:
-            self.learn(received[0])
-            self._found = received[0].graph
-        return self._found if micro_batches == self.size and self._found is not None else self.graph_of(micro_batches)
+        if micro_batches != self.size or (self._found is None and self._beside.process is None):
+            return self.graph_of(micro_batches)
+        if self._found is None:
+            known = self._beside.result()
+            self.learn(known)
+            self._found = known.graph
+        return self._found
 
     @contextmanager
     def started(self) -> Iterator[Callable[[int], LogicalGraph]]:

@@ -111,12 +111,7 @@ def _weighted(model: SearchModel, choice: Ints) -> tuple[Floats, Problem]:
     def weight(stage: int, count: int) -> float:
         return float(micro[stage]) / count if count > 1 else float(once[stage])
 
-    counts = model.stage_counts
-    weighted = model.problem.reweighted(
-        [weight(s, n) for s, n in zip(counts.node_stage, counts.node_count, strict=True)],
-        [weight(s, n) for s, n in zip(counts.edge_stage, counts.edge_count, strict=True)],
-    )
-    return micro, weighted
+    return micro, model.weighted(weight)
 
 
 def _bottleneck_bounds(

@@ -58,11 +58,7 @@ def end_stage_bounds(
 
 def _least_s(model: SearchModel, times: float, once: float, memory_bytes: float, time_limit: TimeLimit) -> float:
     """A lower bound on  times t + once u  of a stage within its memory."""
-    counts, per_micro_batch = model.stage_counts, times / model.micro_batches
-    weighted = model.problem.reweighted(
-        [per_micro_batch if count > 1 else once for count in counts.node_count],
-        [per_micro_batch if count > 1 else once for count in counts.edge_count],
-    )
+    weighted = model.weighted(lambda _, count: times / model.micro_batches if count > 1 else once)
     relaxation = StageRelaxation(weighted, np.zeros(len(weighted.names), dtype=np.int64), 1, memory_bytes)
     rounds = ascend(relaxation, np.zeros(1), memory_bytes, _ROUNDS, time_limit, _PATIENCE)
     return max((relaxed.bound for relaxed, _, _ in rounds), default=0.0)

@@ -151,11 +151,7 @@ class PieceSearch:
     @cached_property
     def least_micro_s(self) -> float:
         """A lower bound on the seconds of a micro-batch."""
-        counts = self._unlimited.stage_counts
-        per_micro_batch = self._unlimited.problem.reweighted(
-            [float(count > 1) for count in counts.node_count], [float(count > 1) for count in counts.edge_count]
-        )
-        return self._bound(per_micro_batch) / self.micro_batches
+        return self._bound(self._unlimited.weighted(lambda _, count: float(count > 1))) / self.micro_batches
 
     def _solve(self, problem: Problem) -> Solution:
         self._check_time()

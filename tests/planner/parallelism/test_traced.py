@@ -97,9 +97,9 @@ def test_a_plan_is_the_same_whoever_traces(monkeypatch: pytest.MonkeyPatch) -> N
     options = PlanOptions(stages=None, micro_batches=None)
     plans = [
         search_plans(
-            program_of(MODEL).graph, model="gpt", batch_size=8, cluster=resolve_cluster("local:4"), options=options, beside=second
+            program_of(MODEL).graph, model="gpt", batch_size=8, cluster=resolve_cluster("local:4"), options=options, before_second=second
         ).plan
-        for second in (False, True)
+        for second in (None, lambda: None)
     ]
     assert plans[0] == plans[1]
     assert len(learnt) == 1
