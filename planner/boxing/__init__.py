@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from planner.boxing.table import BoxingTable, StepPrice, kinds_in
+from planner.boxing.table import BoxingTable, StepPrice, kinds_in, with_sum
 from planner.ir.collective import collective_for
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Boxing
 from planner.ir.sbp import NdSbp, ReduceOp
 from planner.ir.tensor import TensorType
 
-__all__ = ["BoxingTable", "StepPrice", "boxing_path", "kinds_in", "steps_between"]
+__all__ = ["BoxingTable", "StepPrice", "boxing_path", "kinds_in", "steps_between", "with_sum"]
 
 
 def boxing_path(logical: TensorType, mesh: tuple[int, ...], src: NdSbp, dst: NdSbp, step_s: StepPrice) -> tuple[tuple[Boxing, ...], float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
@@ -15,7 +15,7 @@ from planner.ir.collective import Collective, collective_for
 from planner.ir.sbp import B, NdSbp, Partial, ReduceOp, Sbp, Split
 from planner.ir.tensor import TensorType
 
-__all__ = ["BoxingTable", "StepPrice", "innermost", "kinds_in"]
+__all__ = ["BoxingTable", "StepPrice", "innermost", "kinds_in", "with_sum"]
 
 StepPrice = Callable[[Collective, float, int], float]
 """(collective, bytes that the axis' devices hold together, axis) -> seconds."""
@@ -136,8 +136,12 @@ class BoxingTable:
 
 def kinds_in(layouts: Iterable[NdSbp]) -> tuple[ReduceOp, ...]:
     """The reductions that occur in some layouts, and always the sum."""
-    occurring = {entry.op for sbp in layouts for entry in sbp.entries if isinstance(entry, Partial)}
-    return tuple(op for op in ReduceOp if op is ReduceOp.SUM or op in occurring)
+    return with_sum({entry.op for sbp in layouts for entry in sbp.entries if isinstance(entry, Partial)})
+
+
+def with_sum(kinds: Collection[ReduceOp]) -> tuple[ReduceOp, ...]:
+    """These reductions and the sum, in the order in which tables have them."""
+    return tuple([op for op in ReduceOp if op is ReduceOp.SUM or op in kinds])
 
 
 def innermost(state: NdSbp, axis: int, entry: Sbp) -> bool:

@@ -263,6 +263,11 @@ class Program:
         """Check that every input cut along the batch belongs to the batch, as ``graph`` does once; raises InvalidProgram: one may not."""
         self._traces.try_batch_dims(self._step)
 
+    def graph_beside(self, micro_batches: int = 1) -> LogicalGraph:
+        """As ``graph``, in a fork of a process that calls ``try_batch_dims`` meanwhile: it is not tried here."""
+        self._traces.take_as_tried()
+        return self.graph(micro_batches)
+
     def tracer(self, micro_batches: int = 1) -> Tracer:
         """What traced ``graph(micro_batches)``: the recorder, or make_fx where the recorder cannot serve.  Raises as graph() does."""
         return self._translate(micro_batches).tracer

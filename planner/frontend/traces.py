@@ -78,6 +78,10 @@ class Traces:
             with collector_paused(), _in_mode(step.module, step.mode), statistics_of_parts(step.norm_parts), attention_in(step.attention):
                 self._try_batch_dims(step)
 
+    def take_as_tried(self) -> None:
+        """For a fork of a process that tries the batch dims."""
+        self._is_tried = True
+
     def _try_batch_dims(self, step: Step) -> None:
         if not self._is_tried:
             refuse_ambiguous(step.batch_dims, step.example_inputs, step.module, step.loss, step.form, step.precision)

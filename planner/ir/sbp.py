@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from itertools import product
 from math import prod
 
@@ -137,6 +138,10 @@ class NdSbp:
     def broadcast(num_axes: int) -> NdSbp:
         return NdSbp((B,) * num_axes)
 
+    def followed_by(self, entry: Sbp) -> NdSbp:
+        """With one more axis, which cuts the parts of those before; equal ones made so are one object."""
+        return _followed(self, entry)
+
     def __str__(self) -> str:
         return ",".join(map(str, self.entries))
 
@@ -197,3 +202,8 @@ class NdSbp:
     def num_copies(self, mesh: Sequence[int]) -> int:
         """How many devices hold each element (B axes multiply, S axes do not)."""
         return prod(mesh[axis] for axis, entry in enumerate(self.entries) if not isinstance(entry, Split))
+
+
+@cache
+def _followed(layout: NdSbp, entry: Sbp) -> NdSbp:
+    return NdSbp((*layout.entries, entry))

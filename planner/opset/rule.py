@@ -126,9 +126,13 @@ def derive(rule: FactorRule, op: Op, types: Types, parts: int) -> tuple[Signatur
     everywhere = Signature((B,) * len(rule.operands), tuple(None if o is None else B for o in op.outputs))
     if parts == 1:
         return (everywhere,)
+    repeats = len(set(op.inputs)) < len(op.inputs)
+    has_bool = any(types[v].dtype is DType.BOOL for v in (*op.inputs, *op.outputs) if v is not None)
     legal: list[Signature] = []
     for signature in _candidates(rule, op, types, parts, everywhere):
-        if signature not in legal and _one_sbp_per_value(op, signature) and not _partial_bool(op, signature, types):
+        if (repeats and not _one_sbp_per_value(op, signature)) or (has_bool and _partial_bool(op, signature, types)):
+            continue
+        if signature not in legal:
             legal.append(signature)
     return tuple(legal)
 

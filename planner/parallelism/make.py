@@ -15,7 +15,7 @@ from planner.ir.errors import Cancelled, OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.protocols import DryRun
-from planner.parallelism.bounding import BoundKind, TracedBeside
+from planner.parallelism.bounding import BoundKind, SecondTrace, TracedBeside
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.kinds import best_of_kinds, least_step_s
 from planner.parallelism.memory import SearchMemory
@@ -34,7 +34,7 @@ from planner.stages import assign_stages, check_recompute
 from planner.stages.recompute import recompute_of
 from planner.stages.recompute.asked import BLOCKS, SELECTIVE
 
-__all__ = ["FoundPlans", "PlanOptions", "make_plan", "search_plans"]
+__all__ = ["FoundPlans", "PlanOptions", "SecondTrace", "make_plan", "search_plans"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def search_plans(
     runner_up: bool = False,
     cancel: Cancel | None = None,
     memory: SearchMemory | None = None,
-    before_second: Callable[[], None] | None = None,
+    second: SecondTrace | None = None,
 ) -> FoundPlans:
     """Search stages, mesh and micro-batches where the options leave them open, then the layouts, and lower.
 
@@ -79,8 +79,8 @@ def search_plans(
             search's gap, or ``options.seconds`` are over; ``least_other_s`` is what is proven.
         cancel: ends the search from outside, with the best plan so far.
         memory: what searches of the same program have worked out, which changes no result.
-        before_second: called before a second process may trace at the second size that a search over sizes needs, for what both would do; None:
-            none may.  It is worth it for a large model.
+        second: how a second process may trace at the second size that a search over sizes needs; None: none may.  It is worth it for a large
+            model.
 
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.   Cancelled: before there was a plan.
@@ -89,12 +89,12 @@ def search_plans(
     time_limit = TimeLimit(options.seconds, perf_counter if cancel is None else cancel)
     job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run, memory=kept)
     size = max(options.stages or 1, 2)
-    if before_second is None or options.micro_batches is not None or cluster.parts or batch_size % size:
+    if second is None or options.micro_batches is not None or cluster.parts or batch_size % size:
         return _searched(job, graph_of, options, time_limit, on_shape, runner_up)
-    before_second()
     asked = tuple(again for again in (options.again, *options.again_if_unfit) if again in ("", BLOCKS))
     traced = TracedBeside(
         graph_of=graph_of,
+        second=second,
         known_of=lambda graph: kept.of_graph(graph, asked, cluster),
         learn=lambda known: kept.learn(known, cluster),
         size=size,

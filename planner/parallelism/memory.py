@@ -1,10 +1,12 @@
 """What searches share: worked out once, and looked up by value, so that a search of another cluster, shape or size begins with it.
 
 prices of layouts         by cluster and mesh; strategies and layout sets by mesh alone, seconds of ops by device and mesh       -> SearchMemory.tools()
-graphs of other sizes     by the content of the two that are traced, and the sizes                                              -> SearchMemory.scaled()
-pieces of a model         by the content of its graph                                                                           -> SearchMemory.pieces()
-graphs with stages        by the content of the graph, the stages and what is recomputed                                        -> SearchMemory.staged()
-what is recomputed        by the content of the graph, what is asked for, and the device                                        -> SearchMemory.again()
+graphs of other sizes     by the two graphs that are traced, and the sizes                                                      -> SearchMemory.scaled()
+pieces of a model         by its graph                                                                                          -> SearchMemory.pieces()
+graphs with stages        by the graph, the stages and what is recomputed                                                       -> SearchMemory.staged()
+what is recomputed        by the graph, what is asked for, and the device                                                       -> SearchMemory.again()
+
+Equal graphs have one number, by which all this is kept: to compare two that differ takes a moment, to read either through a quarter of a second.
 
 Nothing that is kept depends on what was searched before, so a search that begins with it finds what a search without it finds.
 """
@@ -30,8 +32,8 @@ from planner.stages.recompute import OpsAgain, ops_again
 
 __all__ = ["KnownOfGraph", "SearchMemory", "again_of"]
 
-_GRAPHS = 16
-"""So many graphs are known by identity."""
+_LATEST = 16
+"""So many graphs are known by identity beside the first of each content."""
 _Mesh = tuple[int, ...]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -42,7 +44,6 @@ class KnownOfGraph:
     """again: by what is asked for.   pieces: by the ops that are recomputed."""
 
     graph: LogicalGraph
-    graph_id: str
     again: Mapping[str, OpsAgain]
     pieces: Mapping[frozenset[str], tuple[ModelPiece, ...]]
 
@@ -54,12 +55,16 @@ class SearchMemory:
     _tools: dict[tuple[Cluster, _Mesh], MeshTools] = field(default_factory=dict)
     _sets: dict[_Mesh, tuple[StrategySets, LayoutSets]] = field(default_factory=dict)
     _ops_s: dict[tuple[DeviceSpec, _Mesh], dict[StrategySet, Floats]] = field(default_factory=dict)
-    _pieces: dict[tuple[str, frozenset[str]], tuple[ModelPiece, ...]] = field(default_factory=dict)
-    _again: dict[tuple[str, str, DeviceSpec], OpsAgain] = field(default_factory=dict)
+    _pieces: dict[tuple[int, frozenset[str]], tuple[ModelPiece, ...]] = field(default_factory=dict)
+    _again: dict[tuple[int, str, DeviceSpec], OpsAgain] = field(default_factory=dict)
     _staged: dict[tuple[object, ...], Staged] = field(default_factory=dict)
-    _scaled: dict[tuple[str, str, int], LogicalGraph | None] = field(default_factory=dict)
-    _ids: dict[int, tuple[LogicalGraph, str]] = field(default_factory=dict)
-    """id(graph) -> the graph and its content id, of the latest graphs; holding a graph keeps its address from being used again."""
+    _scaled: dict[tuple[int, int, int], LogicalGraph | None] = field(default_factory=dict)
+    _graphs: list[LogicalGraph] = field(default_factory=list)
+    """The first graph of each content, by its number."""
+    _latest: dict[int, tuple[LogicalGraph, int]] = field(default_factory=dict)
+    """id(graph) -> the graph and its number, of the latest graphs; holding a graph keeps its address from being used again."""
+    _ids: dict[int, str] = field(default_factory=dict)
+    """Number -> the graph's content id; of a scaled one, what it was scaled from, and to what."""
 
     def tools(self, cluster: Cluster, mesh: tuple[int, ...]) -> MeshTools:
         """The costs, strategies and layout sets of a mesh, as build_model takes them."""
@@ -67,51 +72,66 @@ class SearchMemory:
         ops_s = self._ops_s.setdefault((cluster.device, mesh), {})
         return _once(self._tools, (cluster, mesh), lambda: MeshTools(LayoutCosts(cluster, mesh, ops_s), *sets))
 
-    def graph_id(self, graph: LogicalGraph) -> str:
-        """The graph's content id, which for a model of 96 layers takes a quarter of a second; of a scaled one, what it was scaled from, and to what."""
-        known = self._ids.get(id(graph))
-        return known[1] if known is not None else self._noted(graph, content_id(graph))
+    def number(self, graph: LogicalGraph) -> int:
+        """The number of the graph, which it has in common with equal ones."""
+        known = self._latest.get(id(graph))
+        if known is not None:
+            return known[1]
+        number = next((n for n, first in enumerate(self._graphs) if self._is_equal(n, first, graph)), len(self._graphs))
+        if number == len(self._graphs):
+            self._graphs.append(graph)
+        while len(self._latest) >= _LATEST:
+            del self._latest[next(iter(self._latest))]
+        self._latest[id(graph)] = graph, number
+        return number
 
-    def _noted(self, graph: LogicalGraph, graph_id: str) -> str:
-        while len(self._ids) >= _GRAPHS:
-            del self._ids[next(iter(self._ids))]
-        self._ids[id(graph)] = graph, graph_id
-        return graph_id
+    def _is_equal(self, number: int, first: LogicalGraph, graph: LogicalGraph) -> bool:
+        if first is graph:
+            return True
+        # 1, 1.0 and True are equal, and are not the same as a literal: content ids tell them apart.
+        return len(first.ops) == len(graph.ops) and first == graph and self._id_of(number) == content_id(graph)
+
+    def graph_id(self, graph: LogicalGraph) -> str:
+        """The graph's content id; of a scaled one, what it was scaled from, and to what."""
+        return self._id_of(self.number(graph))
+
+    def _id_of(self, number: int) -> str:
+        return _once(self._ids, number, lambda: content_id(self._graphs[number]))
 
     def scaled(self, one: LogicalGraph, two: LogicalGraph, samples: tuple[int, int], wanted: int) -> LogicalGraph | None:
         """planner.search.bounds.scaled.scaled_graph: only its sizes are right."""
-        key = self.graph_id(one), self.graph_id(two), wanted
+        key = self.number(one), self.number(two), wanted
         graph = _once(self._scaled, key, lambda: scaled_graph(one, two, samples, wanted))
         if graph is not None:
-            self._noted(graph, f"{key[0]}, {key[1]} at {wanted} samples")
+            self._ids.setdefault(self.number(graph), f"graph {key[0]}, graph {key[1]} at {wanted} samples")
         return graph
 
     def of_graph(self, graph: LogicalGraph, asked: Sequence[str], cluster: Cluster) -> KnownOfGraph:
         """What bounds need to know of a graph, for another process (``learn``).   asked: what is recomputed (``again``)."""
         again = {one: self.again(graph, one, cluster) for one in asked}
         pieces = {ops: self.pieces(graph, recompute=ops) for ops in (one.ops for one in again.values())}
-        return KnownOfGraph(graph=graph, graph_id=self.graph_id(graph), again=again, pieces=pieces)
+        return KnownOfGraph(graph=graph, again=again, pieces=pieces)
 
     def learn(self, known: KnownOfGraph, cluster: Cluster) -> None:
         """Take what another process has found out of a graph."""
-        self._noted(known.graph, known.graph_id)
-        self._again |= {(known.graph_id, asked, cluster.device): again for asked, again in known.again.items() if asked}
-        self._pieces |= {(known.graph_id, ops): pieces for ops, pieces in known.pieces.items()}
+        number = self.number(known.graph)
+        self._again |= {(number, asked, cluster.device): again for asked, again in known.again.items() if asked}
+        self._pieces |= {(number, ops): pieces for ops, pieces in known.pieces.items()}
 
     def pieces(self, graph: LogicalGraph, *, recompute: frozenset[str]) -> tuple[ModelPiece, ...]:
         """The distinct pieces of a traced step (planner.search.bounds.pieces.model_pieces)."""
-        return _once(self._pieces, (self.graph_id(graph), recompute), lambda: model_pieces(graph, recompute=recompute))
+        return _once(self._pieces, (self.number(graph), recompute), lambda: model_pieces(graph, recompute=recompute))
 
     def again(self, graph: LogicalGraph, asked: str, cluster: Cluster) -> OpsAgain:
         """The ops that the backward part computes again (again_of)."""
         return (
-            _once(self._again, (self.graph_id(graph), asked, cluster.device), lambda: again_of(graph, asked, cluster))
+            _once(self._again, (self.number(graph), asked, cluster.device), lambda: again_of(graph, asked, cluster))
             if asked
             else OpsAgain()
         )
 
     def staged(self, key: tuple[object, ...], make: Callable[[], Staged]) -> Staged:
-        """A graph with its stages.   key: the graph's content id, and everything else that ``make`` depends on."""
+        """A graph with its stages.   key: the graph's number, and everything else that ``make`` depends on."""
         return _once(self._staged, key, make)
 
 

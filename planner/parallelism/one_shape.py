@@ -285,14 +285,14 @@ def staged_once(graph: LogicalGraph, options: PlanOptions, cluster: Cluster, mem
     """
     again = memory.again(graph, options.again, cluster).ops
     return memory.staged(
-        _staged_key(memory.graph_id(graph), options, cluster, again), partial(staged_graph, graph, options, cluster, again)
+        _staged_key(memory.number(graph), options, cluster, again), partial(staged_graph, graph, options, cluster, again)
     )
 
 
-def _staged_key(graph_id: str, options: PlanOptions, cluster: Cluster, again: frozenset[str]) -> tuple[object, ...]:
+def _staged_key(number: int, options: PlanOptions, cluster: Cluster, again: frozenset[str]) -> tuple[object, ...]:
     """All that ``staged_graph`` depends on."""
     cut = options.cuts, options.balance, options.micro_batches if options.balance is not None or cluster.parts else None, cluster.parts
-    return graph_id, options.stages, options.interleave, again, *cut
+    return number, options.stages, options.interleave, again, *cut
 
 
 def staged_graph(graph: LogicalGraph, options: PlanOptions, cluster: Cluster, again: frozenset[str] | None = None) -> Staged:

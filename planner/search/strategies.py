@@ -17,6 +17,9 @@ from planner.opset import factor_rule, flop, local_types, localize, signatures, 
 __all__ = ["LocalOp", "Ring", "Strategy", "StrategySet", "StrategySets", "cut", "op_shape", "relabel", "without_names"]
 
 
+_NO_AXIS = NdSbp(())
+
+
 @dataclass(frozen=True, slots=True)
 class LocalOp:
     """An op as one rank performs it: literals and types are local, layouts per operand occurrence and per output."""
@@ -127,8 +130,8 @@ def _labels(op: Op) -> tuple[object, ...]:
 
 
 def _extensions(local: LocalOp, parts: int) -> list[LocalOp]:
-    before_in = local.inputs or (NdSbp(()),) * len(local.op.inputs)
-    before_out = local.outputs or (NdSbp(()),) * len(local.op.outputs)
+    before_in = local.inputs or (_NO_AXIS,) * len(local.op.inputs)
+    before_out = local.outputs or (_NO_AXIS,) * len(local.op.outputs)
     extended = []
     rule = factor_rule(local.op, local.types)
     for signature in signatures(local.op, local.types, parts, rule):
@@ -140,10 +143,12 @@ def _extensions(local: LocalOp, parts: int) -> list[LocalOp]:
             LocalOp(
                 localize(local.op, signature, local.types, parts, rule),
                 types,
-                tuple(NdSbp((*b.entries, s)) for b, s in zip(before_in, signature.inputs, strict=True)),
+                tuple([b.followed_by(s) for b, s in zip(before_in, signature.inputs, strict=True)]),
                 tuple(
-                    NdSbp((*(b.entries if b else ()), s if s is not None else B))
-                    for b, s in zip(before_out, signature.outputs, strict=True)
+                    [
+                        (b if b is not None else _NO_AXIS).followed_by(s if s is not None else B)
+                        for b, s in zip(before_out, signature.outputs, strict=True)
+                    ]
                 ),
             )
         )

@@ -26,10 +26,20 @@ def matrix_classes(matrix: Floats) -> RowColumnClasses:
 
 
 def _fold_rows(matrix: Floats) -> tuple[Ints, Floats, Floats]:
+    """(class of each row, one row of each class in ascending order, what each row exceeds it by)."""
     low = matrix.min(axis=1)
     low = np.where(np.isfinite(low), low, 0.0)
-    rows, inverse = np.unique(matrix - low[:, None], axis=0, return_inverse=True)
-    return inverse.reshape(-1).astype(np.int64), rows, low
+    rest = matrix - low[:, None] + 0.0  # no zero is negative, so equal rows have equal bytes
+    contents = [row.tobytes() for row in rest]
+    first: dict[bytes, int] = {}
+    for number, content in enumerate(contents):
+        first.setdefault(content, number)
+    distinct = rest[list(first.values())]
+    order = np.lexsort(distinct.T[::-1])
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    class_of = dict(zip(first, place.tolist(), strict=True))
+    return np.array([class_of[content] for content in contents], dtype=np.int64), distinct[order], low
 
 
 class MatrixClasses:

@@ -9,6 +9,7 @@ first does the work itself: what comes out, and what is raised, is the same.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pickle
@@ -51,11 +52,15 @@ def _draws(thread: threading.Thread) -> bool:
 
 
 def forked(work: Callable[[], None]) -> int:
-    """The id of a process that is a fork of this one, does the work, and ends."""
+    """The id of a process that is a fork of this one, does the work, and ends.
+
+    It does not collect garbage: it ends soon, and to look at all objects would copy the memory that it shares with the first.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads of libraries: the fork calls none that has any
         process = os.fork()
     if process == 0:
+        gc.disable()
         try:
             work()
         finally:

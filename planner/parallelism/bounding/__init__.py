@@ -2,6 +2,6 @@
 
 from planner.parallelism.bounding.ahead import Ahead
 from planner.parallelism.bounding.closer import BoundKind, Closer, Entry, WholeBounds
-from planner.parallelism.bounding.traced import TracedBeside
+from planner.parallelism.bounding.traced import SecondTrace, TracedBeside
 
-__all__ = ["Ahead", "BoundKind", "Closer", "Entry", "TracedBeside", "WholeBounds"]
+__all__ = ["Ahead", "BoundKind", "Closer", "Entry", "SecondTrace", "TracedBeside", "WholeBounds"]

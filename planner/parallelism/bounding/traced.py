@@ -1,11 +1,12 @@
 """A second process traces the model at a second micro-batch size while the first traces it at the first:
 
-first     trace at size 1   its pieces   ........   bounds of all shapes
+first     checks   trace at size 1   its pieces   ........   bounds of all shapes
 second    trace at size 2   its pieces ->
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from planner.ir.graph import LogicalGraph
 from planner.parallelism.memory import KnownOfGraph
 from planner.solve.beside import Beside, has_second_core
 
-__all__ = ["TracedBeside"]
+__all__ = ["SecondTrace", "TracedBeside"]
 
 
 def may_trace_beside() -> bool:
@@ -24,16 +25,29 @@ def may_trace_beside() -> bool:
     return has_second_core() and not (torch is not None and torch.cuda.is_initialized())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondTrace:
+    """How a second process traces.
+
+    graph_of: micro-batches -> the graph at that size, without ``meanwhile``.
+    meanwhile: what the first process does while the second traces, because one of them has to; what it raises ends both.
+    """
+
+    graph_of: Callable[[int], LogicalGraph]
+    meanwhile: Callable[[], None]
+
+
 @dataclass(slots=True)
 class TracedBeside:
     """The graphs of a model, that at ``size`` from a second process, if there may be one.
 
-    graph_of: micro-batches -> the graph at that size, traced in the process that calls it.
+    graph_of: micro-batches -> the graph at that size, traced in the process that calls it.   second: how the second process does so.
     known_of: what to work out of the graph in the second process.   learn: takes it in the first.
     size: in micro-batches.   is_cancelled: whether to wait no longer.
     """
 
     graph_of: Callable[[int], LogicalGraph]
+    second: SecondTrace
     known_of: Callable[[LogicalGraph], KnownOfGraph]
     learn: Callable[[KnownOfGraph], None]
     size: int
@@ -43,7 +57,13 @@ class TracedBeside:
     _found: LogicalGraph | None = None
 
     def __post_init__(self) -> None:
-        self._beside = Beside(lambda: self.known_of(self.graph_of(self.size)), self.is_cancelled, self.allowed)
+        first = os.getpid()
+
+        def work() -> KnownOfGraph:
+            graph_of = self.graph_of if os.getpid() == first else self.second.graph_of
+            return self.known_of(graph_of(self.size))
+
+        self._beside = Beside(work, self.is_cancelled, self.allowed)
 
     def __call__(self, micro_batches: int) -> LogicalGraph:
         """The graph at that size; raises what ``graph_of`` raises."""
@@ -57,9 +77,10 @@ class TracedBeside:
 
     @contextmanager
     def started(self) -> Iterator[Callable[[int], LogicalGraph]]:
-        """Inside, the second process traces."""
+        """Inside, the second process traces; raises what ``second.meanwhile`` raises."""
         self._beside.start()
         try:
+            self.second.meanwhile()
             yield self
         finally:
             self._beside.stop()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.boxing import kinds_in
+from planner.boxing import with_sum
 from planner.ir.tensor import TensorType
 from planner.search.formulation.layout_sets import LayoutSet
 from planner.search.formulation.mesh_tools import MeshTools
@@ -61,7 +61,7 @@ class BoxingMatrices:
         if matrix is None:
             matrix = self._boxing[key] = source.count * self._once_s(source, needs, logical, stage)
             share = len(needs) // len(modes)
-            table = self._costs.boxing_table(logical, source.bucketed, kinds_in((*source.layouts.layouts, *needs.layouts)))
+            table = self._costs.boxing_table(logical, source.bucketed, with_sum(source.layouts.reductions | needs.reductions))
             rows = np.array([table.index[sbp] for sbp in source.layouts.layouts])
             columns = np.array([table.index[sbp] for sbp in needs.layouts])
             same = (rows[:, None] == columns[None, :share]) & on_same_stage
@@ -103,7 +103,7 @@ class BoxingMatrices:
 
     def _worked_out(self, source: Source, needs: LayoutSet, logical: TensorType, stage: int) -> Floats:
         if source.stage == stage:
-            table = self._costs.at(stage).boxing_table(logical, source.bucketed, kinds_in((*source.layouts.layouts, *needs.layouts)))
+            table = self._costs.at(stage).boxing_table(logical, source.bucketed, with_sum(source.layouts.reductions | needs.reductions))
             rows = [table.index[sbp] for sbp in source.layouts.layouts]
             return table.price_s[np.ix_(rows, [table.index[sbp] for sbp in needs.layouts])]
         distinct = {(src, dst) for src in source.layouts.layouts for dst in needs.layouts}

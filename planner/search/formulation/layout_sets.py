@@ -7,10 +7,11 @@ The layers of a model repeat, so there are few sets.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from planner.ir.sbp import NdSbp, Split
+from planner.ir.sbp import NdSbp, Partial, ReduceOp, Split
 from planner.ir.tensor import TensorType
 from planner.search.strategies import StrategySet
 from planner.search.zero import most_split, num_splits
@@ -21,11 +22,16 @@ __all__ = ["LayoutSet", "LayoutSets"]
 _TIE_S = 1e-8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # no slots: the reductions are found once and kept
 class LayoutSet:
     """Layouts, one per strategy and in the strategies' order; a layout may occur several times.  Sets are compared by identity."""
 
     layouts: tuple[NdSbp, ...]
+
+    @cached_property
+    def reductions(self) -> frozenset[ReduceOp]:
+        """Those of the partial values among the layouts."""
+        return frozenset(entry.op for sbp in set(self.layouts) for entry in sbp.entries if isinstance(entry, Partial))
 
     def __len__(self) -> int:
         return len(self.layouts)

@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from planner.ir.errors import Unsupported
+from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.text import content_id
 from planner.parallelism import make
-from planner.parallelism.bounding import TracedBeside
+from planner.parallelism.bounding import SecondTrace, TracedBeside
 from planner.parallelism.make import PlanOptions, search_plans
 from planner.parallelism.memory import KnownOfGraph, SearchMemory
 from planner.stages.recompute.asked import BLOCKS
@@ -40,6 +40,7 @@ def beside(graph_of: Callable[[int], LogicalGraph], memory: SearchMemory, *, all
     cluster = resolve_cluster("local:4")
     return TracedBeside(
         graph_of=graph_of,
+        second=SecondTrace(graph_of=graph_of, meanwhile=lambda: None),
         known_of=lambda graph: memory.of_graph(graph, ("", BLOCKS), cluster),
         learn=lambda known: memory.learn(known, cluster),
         size=2,
@@ -56,7 +57,8 @@ def test_the_graph_and_what_is_known_of_it_are_those_of_one_process() -> None:
     alone = program_of(MODEL)
     assert all(content_id(graph) == content_id(alone.graph(size)) for size, graph in graphs.items())
     known = SearchMemory().of_graph(alone.graph(2), ("", BLOCKS), cluster)
-    assert memory.graph_id(graphs[2]) == known.graph_id
+    assert memory.graph_id(graphs[2]) == content_id(alone.graph(2))
+    assert memory.number(graphs[2]) == memory.number(alone.graph(2)) != memory.number(graphs[1])
     for asked, again in known.again.items():
         assert memory.again(graphs[2], asked, cluster) == again
         mine, theirs = memory.pieces(graphs[2], recompute=again.ops), known.pieces[again.ops]
@@ -95,11 +97,26 @@ def test_a_plan_is_the_same_whoever_traces(monkeypatch: pytest.MonkeyPatch) -> N
     learn = SearchMemory.learn
     monkeypatch.setattr(SearchMemory, "learn", lambda self, known, cluster: (learnt.append(known), learn(self, known, cluster)))
     options = PlanOptions(stages=None, micro_batches=None)
+    tried: list[bool] = []
+    program = program_of(MODEL)
+    beside = SecondTrace(graph_of=program.graph_beside, meanwhile=lambda: tried.append(True))
     plans = [
-        search_plans(
-            program_of(MODEL).graph, model="gpt", batch_size=8, cluster=resolve_cluster("local:4"), options=options, before_second=second
-        ).plan
-        for second in (None, lambda: None)
+        search_plans(program.graph, model="gpt", batch_size=8, cluster=resolve_cluster("local:4"), options=options, second=second).plan
+        for second in (None, beside)
     ]
     assert plans[0] == plans[1]
-    assert len(learnt) == 1
+    assert len(learnt) == len(tried) == 1
+
+
+def test_what_the_first_process_finds_wrong_meanwhile_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: batch dims that are refused while the second process traces."""
+    monkeypatch.setattr(make, "TracedBeside", partial(TracedBeside, allowed=lambda: True))
+    program = program_of(MODEL)
+
+    def refused() -> None:
+        raise InvalidProgram("input.0 may be no batch")
+
+    options = PlanOptions(stages=None, micro_batches=None)
+    second = SecondTrace(graph_of=program.graph_beside, meanwhile=refused)
+    with pytest.raises(InvalidProgram, match="may be no batch"):
+        search_plans(program.graph, model="gpt", batch_size=8, cluster=resolve_cluster("local:4"), options=options, second=second)
