@@ -284,9 +284,7 @@ def staged_once(graph: LogicalGraph, options: PlanOptions, cluster: Cluster, mem
         Unsupported: as there.
     """
     again = memory.again(graph, options.again, cluster).ops
-    return memory.staged(
-        _staged_key(memory.number(graph), options, cluster, again), partial(staged_graph, graph, options, cluster, again)
-    )
+    return memory.staged(_staged_key(memory.number(graph), options, cluster, again), partial(staged_graph, graph, options, cluster, again))
 
 
 def _staged_key(number: int, options: PlanOptions, cluster: Cluster, again: frozenset[str]) -> tuple[object, ...]:

@@ -29,8 +29,6 @@ __all__ = ["Beside", "end", "forked", "has_second_core"]
 
 T = TypeVar("T")
 
-_PATIENCE = 4.0
-"""How long the first process waits for the result: this many times the seconds since the fork, and _LEAST_S at least."""
 _LEAST_S = 5.0
 _POLL_S = 0.02
 
@@ -79,11 +77,13 @@ class Beside(Generic[T]):
     """A function that a second process may work out.
 
     work: what it returns can be pickled.   is_up: whether to wait no longer.   allowed: whether to fork at all.
+    patience: how long the first process waits for the result: this many times the seconds since the fork, and _LEAST_S at least.
     """
 
     work: Callable[[], T]
     is_up: Callable[[], bool] = lambda: False
     allowed: Callable[[], bool] = has_second_core
+    patience: float = 4.0
     _second: tuple[int, Connection] | None = None
     _began_s: float = 0.0
 
@@ -111,7 +111,7 @@ class Beside(Generic[T]):
         """What the second process found, which is ended; None: nothing, or not in time."""
         if self._second is None:
             return None
-        until_s = perf_counter() + max(_PATIENCE * (perf_counter() - self._began_s), _LEAST_S)
+        until_s = perf_counter() + max(self.patience * (perf_counter() - self._began_s), _LEAST_S)
         try:
             with suppress(EOFError, OSError, pickle.UnpicklingError):
                 while not self.is_up() and perf_counter() < until_s:

@@ -118,7 +118,7 @@ def diff(
     quotas.add(_quotas(a, b), _quotas(b, a))
     uses.add(_memory(a), _memory(b))
     sent_by_a, sent_by_b = _traffic(a), _traffic(b)
-    ops, note = ((), "") if a.plan_id == b.plan_id else _ops(a, b, graph, first, second_model)
+    ops, note = ((), "") if a == b else _ops(a, b, graph, first, second_model)
     return Difference(
         a=a,
         b=b,

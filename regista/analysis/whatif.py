@@ -6,6 +6,7 @@ import dataclasses
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -19,8 +20,9 @@ from planner.ir.plan import Plan
 from planner.parallelism.make import make_plan
 from planner.parallelism.memory import SearchMemory
 from planner.parallelism.proof import SEARCH_RESULTS
+from planner.solve.beside import Beside, has_second_core
 from regista.analysis.diff import Difference, diff
-from regista.analysis.planned import retrace
+from regista.analysis.planned import options_of, retrace
 from regista.programs import planned_program
 from regista.schedules.compared import RECORD
 from regista.trust.constants import search_cluster
@@ -30,13 +32,15 @@ __all__ = ["WhatIf", "changed_cluster", "whatif"]
 T = TypeVar("T")
 
 _PREFIX = "cluster."
+_WORTH_OPS = 1_000
+"""A search for fewer ops is over before a second process would help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """sets: what was changed.   old_s: the old decisions on the new cluster, seconds per step; infinite if it does not allow them, None where
     the devices are other ones, so that no decision carries over.   old_fits: the old plan fits the memory there.
-    seconds: trace, price (the old decisions), search (and lowering).
+    seconds: trace, price (the old decisions), search (and lowering), which a second process does meanwhile where a core is free.
     """
 
     sets: tuple[str, ...]
@@ -152,29 +156,42 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
     began = perf_counter()
     step = graph if graph is not None else planned_program(plan).graph(plan.micro_batches)
     traced = perf_counter()
-    retraced = retrace(plan, step, memory)
-    old_s, on_new, options = None, None, retraced.options
-    if cluster.num_devices == plan.cluster.num_devices:
-        on_new = retraced.model_on(priced_on)
-        old_s = on_new.step_s(retraced.choice)
-    elif len(plan.placements[0].mesh) == 1:
+    kept = SearchMemory() if memory is None else memory
+    is_as_large, options = cluster.num_devices == plan.cluster.num_devices, options_of(plan)
+    if not is_as_large and len(plan.placements[0].mesh) == 1:
         options = replace(options, mesh=None)
-    else:
+    elif not is_as_large:
         mesh = "x".join(map(str, plan.placements[0].mesh))
         raise Unsupported(
             f"plan {plan.plan_id} has mesh {mesh} for {plan.cluster.num_devices} devices, the changed cluster has {cluster.num_devices}; "
             f"use 'regista plan {plan.model} --cluster FILE', which searches the mesh too"
         )
-    priced = perf_counter()
-    new = make_plan(
-        step,
-        model=plan.model,
-        batch_size=plan.batch_size,
-        cluster=priced_on,
-        options=options,
-        dry_run=simulator.dry_run,
-        memory=retraced.memory,
+    search = Beside(
+        lambda: make_plan(
+            step,
+            model=plan.model,
+            batch_size=plan.batch_size,
+            cluster=priced_on,
+            options=options,
+            dry_run=simulator.dry_run,
+            memory=kept,
+        ),
+        allowed=lambda: len(step.ops) >= _WORTH_OPS and has_second_core(),
+        patience=inf,
     )
+    search.start()
+    try:
+        retraced = retrace(plan, step, kept)
+        old_s, on_new = None, None
+        if is_as_large:
+            on_new = retraced.model_on(priced_on)
+            old_s = on_new.step_s(retraced.choice)
+        priced = perf_counter()
+        old_fits = _fits(plan, cluster)
+        searched_from = traced if search.process is not None else perf_counter()
+        new = search.result()
+    finally:
+        search.stop()
     # What was asked of the program (its precision, for example) is asked of the new plan too; what the old search found is not.
     asked = {option: said for option, said in plan.options.items() if option not in SEARCH_RESULTS | {RECORD}}
     new = replace(new, cluster=cluster, options={**asked, **new.options})
@@ -185,7 +202,7 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
         sets=tuple(sets),
         plan=new,
         old_s=old_s,
-        old_fits=_fits(plan, cluster),
+        old_fits=old_fits,
         difference=diff(plan, new, step, first=retraced, second_model=on_new),
-        seconds={"trace": traced - began, "price": priced - traced, "search": ended - priced},
+        seconds={"trace": traced - began, "price": priced - traced, "search": ended - searched_from},
     )
