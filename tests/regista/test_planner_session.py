@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,10 @@ import pytest
 import regista
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Mismatch
+from planner.ir.text import content_id
 from planner.parallelism import memory as kept
+from planner.parallelism.memory import SearchMemory
+from regista.analysis import whatif as module
 from regista.analysis.whatif import whatif
 from regista.clusters import resolve_cluster
 
@@ -45,6 +49,32 @@ def test_a_session_cuts_the_model_into_pieces_once_however_many_clusters_are_sea
     worked_out = len(graphs)
     session.plan(replace(cluster, node=replace(cluster.node, latency_s=1e-4)), **SEARCHED)
     assert 0 < worked_out == len(graphs)
+
+
+def test_equal_graphs_have_one_number_and_graphs_whose_literals_are_equal_and_not_the_same_have_two() -> None:
+    """Planted: an op with True where another graph's has 1, which Python takes to be equal."""
+    memory = SearchMemory()
+    graph, same = (regista.api.program_of(MODEL).graph() for _ in range(2))
+    planted = replace(graph, ops=(replace(graph.ops[0], kwargs=(("told", 1),)), *graph.ops[1:]))
+    other = replace(graph, ops=(replace(graph.ops[0], kwargs=(("told", True),)), *graph.ops[1:]))
+    assert planted == other
+    assert graph is not same
+    assert memory.number(graph) == memory.number(same)
+    assert len({memory.number(g) for g in (graph, planted, other)}) == 3
+    assert [memory.graph_id(g) for g in (graph, planted, other)] == [content_id(g) for g in (graph, planted, other)]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_whatif_is_the_same_whoever_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, sets = regista.plan(GPT, four("p3.16xlarge"), mesh=(2, 2)), ["cluster.links.nic.bandwidth_GBps=0.5"]
+    alone = whatif(plan, sets)
+    monkeypatch.setattr(module, "_WORTH_OPS", 0)
+    forks: list[int] = []
+    monkeypatch.setattr(module, "has_second_core", lambda: forks.append(1) or True)
+    beside = whatif(plan, sets)
+    assert forks
+    assert (beside.plan, beside.old_s, beside.old_fits, beside.difference) == (alone.plan, alone.old_s, alone.old_fits, alone.difference)
+    assert alone.plan != plan
 
 
 def test_a_whatif_of_a_session_is_that_of_the_plan_alone_and_of_another_program_it_is_refused() -> None:

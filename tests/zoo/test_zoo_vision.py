@@ -132,6 +132,20 @@ def test_deferred_values_are_those_of_the_seed() -> None:
         assert torch.equal(state[name], value), name
 
 
+def test_a_skeleton_has_the_names_shapes_and_dtypes_of_the_module_whoever_draws_its_values() -> None:
+    def build() -> torch.nn.Module:
+        layers = [torch.nn.Linear(3, 4), torch.nn.Conv2d(3, 4, 3), torch.nn.LSTM(3, 5), torch.nn.TransformerEncoderLayer(8, 2)]
+        torch.nn.init.trunc_normal_(tensor=torch.nn.init.orthogonal_(layers[0].weight), std=0.02)
+        with torch.no_grad():
+            layers[1].bias.fill_(torch.nn.init.calculate_gain("relu"))
+        return torch.nn.ModuleList(layers)
+
+    skeleton, module = Deferred(build).skeleton(), build()
+    held = {name: (value.shape, value.dtype, value.requires_grad) for name, value in module.named_parameters()}
+    assert held == {name: (value.shape, value.dtype, value.requires_grad) for name, value in skeleton.named_parameters()}
+    assert all(value.is_meta for value in skeleton.parameters())
+
+
 def test_a_change_to_the_module_is_seen_by_the_next_trace() -> None:
     program = ZOO["vgg19"](batch=BATCH, **TINY["vgg19"])
     program.module.get_parameter("fc3.bias").requires_grad_(False)

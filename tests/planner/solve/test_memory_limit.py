@@ -138,6 +138,21 @@ def test_classes_of_rows_give_the_matrix_back() -> None:
     assert (price[of_row][:, of_column] + extra_row[:, None] + extra_column == matrix).all()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_classes_of_rows_ascend_and_equal_rows_are_one_class(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    base = rng.integers(0, 3, (4, rng.integers(1, 9))).astype(float)
+    base[rng.random(base.shape) < 0.3] = np.inf
+    matrix = base[rng.integers(0, 4, 12)] + rng.integers(-2, 3, (12, 1))
+    least = matrix.min(axis=1, keepdims=True)
+    distinct, of_row = np.unique(matrix - np.where(np.isfinite(least), least, 0.0), axis=0, return_inverse=True)
+    found, of_column, price, *_ = matrix_classes(matrix)
+    assert found.tolist() == of_row.reshape(-1).tolist()
+    assert len(price) == len(distinct) == found.max() + 1
+    assert all(price[:, c].tolist() != price[:, d].tolist() for c in range(price.shape[1]) for d in range(c))
+    assert len(of_column) == matrix.shape[1]
+
+
 def test_core_leaves_nothing_cheaper_than_the_cutoff_unseen() -> None:
     for seed in range(12):
         problem = reduced(seed)
