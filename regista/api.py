@@ -43,7 +43,7 @@ from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel
 from planner.ir.traces.held import StepSelection
 from planner.ir.traces.trace import Trace
-from planner.parallelism.make import PlanOptions, SecondTrace, search_plans
+from planner.parallelism.make import PlanOptions, search_plans
 from planner.parallelism.memory import SearchMemory
 from planner.parallelism.shape_search import ShapeWatch
 from planner.schedule import Schedule
@@ -216,7 +216,7 @@ def plan(
         dry_run=simulator.dry_run,
         cancel=cancel,
         memory=SearchMemory() if memory is None else memory,
-        second=SecondTrace(graph_of=source.graph_beside, meanwhile=source.try_batch_dims) if source.is_large else None,
+        second=source.traces_beside() if source.is_large else None,
     )
     plans = search(options=options)
     plan = plans.plan if not automatic else with_quickest_schedule(plans.plan, options, lambda asked: search(options=asked).plan)

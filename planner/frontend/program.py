@@ -31,6 +31,7 @@ from planner.frontend.random.kernels import RANDOM_STATE
 from planner.frontend.to_graph.translate import Translated
 from planner.frontend.to_graph.update import Update, average_of
 from planner.frontend.traces import Traces
+from planner.frontend.traces_beside import TracesBeside
 from planner.frontend.tracing.decomp.local_norm import check_batch_norms
 from planner.frontend.tracing.hooks import refuse_hooks
 from planner.frontend.tracing.trace import Step, Tracer, loss_of
@@ -259,14 +260,9 @@ class Program:
         """
         return self._translate(micro_batches).graph
 
-    def try_batch_dims(self) -> None:
-        """Check that every input cut along the batch belongs to the batch, as ``graph`` does once; raises InvalidProgram: one may not."""
-        self._traces.try_batch_dims(self._step)
-
-    def graph_beside(self, micro_batches: int = 1) -> LogicalGraph:
-        """As ``graph``, in a fork of a process that calls ``try_batch_dims`` meanwhile: it is not tried here."""
-        self._traces.take_as_tried()
-        return self.graph(micro_batches)
+    def traces_beside(self) -> TracesBeside:
+        """How a fork of this process traces the step for it."""
+        return TracesBeside(self._traces, self._step, self._update)
 
     def tracer(self, micro_batches: int = 1) -> Tracer:
         """What traced ``graph(micro_batches)``: the recorder, or make_fx where the recorder cannot serve.  Raises as graph() does."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -22,9 +22,22 @@ from planner.frontend.trial import refuse_ambiguous
 from planner.ir.collector import collector_paused
 from planner.ir.graph import Mode
 
-__all__ = ["Traces"]
+__all__ = ["TracedStep", "Traces"]
 
 _LOGGER = logging.getLogger("planner.frontend")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep:
+    """A step traced at one size.
+
+    denominators: of its means; None: of one that is the whole batch, or that another process has traced.
+    notes: what is to be told of the trace, by kind.
+    """
+
+    translated: Translated
+    denominators: Denominators | None
+    notes: Mapping[str, str]
 
 
 class Traces:
@@ -36,8 +49,7 @@ class Traces:
 
     def __init__(self, name: str, told: set[str] | None = None) -> None:
         self._name = name
-        self._translated: dict[int, Translated] = {}
-        self._denominators: dict[int, Denominators] = {}
+        self._traced: dict[int, TracedStep] = {}
         self._told: set[str] = set() if told is None else told
         self._is_tried = False
 
@@ -52,30 +64,39 @@ class Traces:
             InvalidProgram: micro_batches does not divide the batch, or the step cannot be traced.
             Unsupported: the step draws what no counter can give, or writes into shared memory.
         """
+        return self.traced(step, update, micro_batches).translated
+
+    def traced(self, step: Step, update: Update, micro_batches: int) -> TracedStep:
+        """As ``of``, with what else is known of the trace."""
         step.batch_dims.check(micro_batches)
-        if micro_batches not in self._translated:
-            with collector_paused(), _in_mode(step.module, step.mode), statistics_of_parts(step.norm_parts), attention_in(step.attention):
+        if micro_batches not in self._traced:
+            denominators: Denominators | None = None
+            notes: dict[str, str] = {}
+            with _as_in(step):
                 if micro_batches > 1:
                     self._try_batch_dims(step)
-                captured = _captured(step, micro_batches)
+                captured = _counted(step, micro_batches)
                 if micro_batches > 1:
-                    example = step.micro_batches(step.example_inputs, micro_batches)
-                    captured = counted(captured, lambda: _captured(step, 1), example, always=step.own is not None)
-                    self._denominators[micro_batches] = Denominators(captured)
-                    if step.own is None:
-                        self.tell_counts(step, micro_batches, step.example_inputs, "example_inputs")
+                    denominators = Denominators(captured)
+                    if step.own is None and "counts" not in self._told:
+                        cut = step.micro_batches(step.example_inputs, micro_batches)
+                        notes["counts"] = denominators.difference(cut, "example_inputs")
                 translated = translate(captured, update)
             if micro_batches > 1 and translated.graph.outputs:
                 translated = replace(translated, graph=put_together(translated.graph, self.of(step, update, 1).graph, micro_batches))
-            self._translated[micro_batches] = translated
-            for kind, text in captured.notes().items():
-                self._tell(kind, text)
-        return self._translated[micro_batches]
+            self.take(micro_batches, TracedStep(translated=translated, denominators=denominators, notes=notes | captured.notes()))
+        return self._traced[micro_batches]
+
+    def take(self, micro_batches: int, traced: TracedStep) -> None:
+        """Take a step traced at that size, and log what is to be told of it."""
+        self._traced[micro_batches] = traced
+        for kind, text in traced.notes.items():
+            self._tell(kind, text)
 
     def try_batch_dims(self, step: Step) -> None:
         """Check, once, that batch dims found by their extents are the batch (trial.extents); raises InvalidProgram: they may not be."""
         if not self._is_tried:
-            with collector_paused(), _in_mode(step.module, step.mode), statistics_of_parts(step.norm_parts), attention_in(step.attention):
+            with _as_in(step):
                 self._try_batch_dims(step)
 
     def take_as_tried(self) -> None:
@@ -91,7 +112,17 @@ class Traces:
         """Log, once, that the micro-batches of a traced step's batch take their means over different counts (``Denominators.difference``)."""
         if micro_batches > 1 and "counts" not in self._told:
             cut = step.micro_batches(batch, micro_batches)
-            self._tell("counts", self._denominators[micro_batches].difference(cut, what, later=later))
+            self._tell("counts", self._denominators(step, micro_batches).difference(cut, what, later=later))
+
+    def _denominators(self, step: Step, micro_batches: int) -> Denominators:
+        """Of a step that was traced; where another process has traced it, it is traced here again, without the update."""
+        traced = self._traced[micro_batches]
+        if traced.denominators is None:
+            with _as_in(step):
+                traced = replace(traced, denominators=Denominators(_counted(step, micro_batches)))
+            self._traced[micro_batches] = traced
+        assert traced.denominators is not None
+        return traced.denominators
 
     def _tell(self, kind: str, text: str) -> None:
         """Log the text, if it is the first of its kind."""
@@ -108,6 +139,22 @@ def _captured(step: Step, micro_batches: int) -> Capture:
     samples = next(t.shape[dim] for t, dim in zip(step.own, step.batch_dims.dims, strict=True) if dim is not None)
     at_once = replace(step.batch_dims, size=samples * micro_batches)  # so that the slice traced is all of them
     return with_numbers_of(capture(replace(step, example_inputs=step.own, batch_dims=at_once), micro_batches), captured, micro_batches)
+
+
+def _counted(step: Step, micro_batches: int) -> Capture:
+    """The trace, with the counts of the whole batch where it has to divide by these."""
+    captured = _captured(step, micro_batches)
+    if micro_batches == 1:
+        return captured
+    example = step.micro_batches(step.example_inputs, micro_batches)
+    return counted(captured, lambda: _captured(step, 1), example, always=step.own is not None)
+
+
+@contextmanager
+def _as_in(step: Step) -> Iterator[None]:
+    """Inside, the module is traced as the step has it."""
+    with collector_paused(), _in_mode(step.module, step.mode), statistics_of_parts(step.norm_parts), attention_in(step.attention):
+        yield
 
 
 @contextmanager

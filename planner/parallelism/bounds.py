@@ -122,12 +122,16 @@ class ShapeBounds:
 
     def graph_for_prices(self, micro_batches: int) -> LogicalGraph:
         """The graph at that size, traced or scaled from two that are; of a scaled one only sizes are right, no floating-point factor."""
+        graph = self.scaled_graph(micro_batches)
+        return self.graph_of(micro_batches) if graph is None else graph
+
+    def scaled_graph(self, micro_batches: int) -> LogicalGraph | None:
+        """The graph at that size, scaled from two that are traced; None: it cannot be, or it is one of the two."""
         traced = self._traced
         if len(traced) < 2 or micro_batches in traced or self.batch_size % micro_batches:
-            return self.graph_of(micro_batches)
+            return None
         sizes = self.batch_size // traced[0], self.batch_size // traced[1]
-        graph = self.memory.scaled(self.graph_of(traced[0]), self.graph_of(traced[1]), sizes, self.batch_size // micro_batches)
-        return self.graph_of(micro_batches) if graph is None else graph
+        return self.memory.scaled(self.graph_of(traced[0]), self.graph_of(traced[1]), sizes, self.batch_size // micro_batches)
 
     def trace_no_more(self) -> None:
         """Refuse what needs the model traced at a size at which it was not, as a process without torch's threads must."""

@@ -20,8 +20,9 @@ from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.kinds import best_of_kinds, least_step_s
 from planner.parallelism.memory import SearchMemory
 from planner.parallelism.one_shape import Job, bound_one_shape, plan_one_shape
-from planner.parallelism.options import SHARES, PlanOptions, by, check_options
+from planner.parallelism.options import SHARES, PlanOptions, check_options
 from planner.parallelism.proof import SearchCutShort, check_search, with_open_parts
+from planner.parallelism.proof.would_fit import would_fit
 from planner.parallelism.replicated import Replicated, refuse_ops_without_rule, replicated_work
 from planner.parallelism.shape import Shape, most_stages, shapes
 from planner.parallelism.shape_search import RunnerUp, ShapeSearch, ShapeWatch
@@ -34,7 +35,7 @@ from planner.stages import assign_stages, check_recompute
 from planner.stages.recompute import recompute_of
 from planner.stages.recompute.asked import BLOCKS, SELECTIVE
 
-__all__ = ["FoundPlans", "PlanOptions", "SecondTrace", "make_plan", "search_plans"]
+__all__ = ["FoundPlans", "PlanOptions", "make_plan", "search_plans"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,7 @@ def search_plans(
         is_cancelled=lambda: time_limit.is_cancelled,
     )
     with traced.started() as graphs:
-        return _searched(job, graphs, options, time_limit, on_shape, runner_up)
+        return _searched(job, graphs, options, time_limit, on_shape, runner_up, traced)
 
 
 def _searched(
@@ -111,6 +112,7 @@ def _searched(
     time_limit: TimeLimit,
     on_shape: ShapeWatch | None,
     runner_up: bool,
+    traced: TracedBeside | None = None,
 ) -> FoundPlans:
     batch_size, cluster = job.batch_size, job.cluster
     if options.micro_batches is not None:
@@ -142,13 +144,13 @@ def _searched(
             )
         else:
             with collector_paused():
-                plans = _best_plans(job, graph_of, open_shapes, options, time_limit, on_shape, runner_up)
+                plans = _best_plans(job, graph_of, open_shapes, options, time_limit, on_shape, runner_up, traced)
     except NotFoundInTime:
         if not time_limit.is_cancelled:
             raise
         raise Cancelled(f"the search was cancelled after {time_limit.elapsed_s():.3g} s, before it had a plan; let it run longer") from None
     except OutOfMemory as error:
-        raise OutOfMemory(f"{error}; {_would_fit(graph_of, batch_size, cluster, options, time_limit)}") from None
+        raise OutOfMemory(f"{error}; {would_fit(graph_of, batch_size, cluster, options, time_limit)}") from None
     made = plans.plan.micro_batches
     if (work := replicated_work(graph_of(made), made)) is not None:
         warnings.warn(str(work), Replicated, stacklevel=4)
@@ -169,9 +171,26 @@ def _best_plans(
     time_limit: TimeLimit,
     on_shape: ShapeWatch | None,
     runner_up: bool,
+    traced: TracedBeside | None,
 ) -> FoundPlans:
     bounds = _bounds(job, graph_of, options, time_limit)
     plans: dict[Shape, Plan] = {}
+
+    def graphs_of(shape: Shape) -> tuple[LogicalGraph, Callable[[], LogicalGraph] | None]:
+        """The graph to search, and, if it is a scaled one, what gives the graph to lower, which a second process traces meanwhile."""
+        size, by_price = shape.micro_batches, shape.recompute not in ("", BLOCKS)
+        made = None if traced is None or by_price or traced.is_here(size) else search.asked_ahead(size)
+        scaled = None if made is None else bounds.scaled_graph(size)
+        if traced is None or made is None or scaled is None:
+            return graph_of(size), None
+
+        def taken() -> LogicalGraph:
+            graph, graph_id = traced.taken(size, made())
+            if graph_id is not None:
+                job.memory.learn_id(graph, graph_id)
+            return graph
+
+        return scaled, taken
 
     def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
         fixed = _pinned(options, shape)
@@ -179,10 +198,18 @@ def _best_plans(
         # Once the time is up, shapes are worked out until one is, each for its share, so that there is a plan.
         is_up = time_limit.is_up()
         limit = TimeLimit(share_s, time_limit.clock) if is_up else time_limit.part(share_s)
-        graph = graph_of(shape.micro_batches)
+        graph, lowered = (graph_of(shape.micro_batches), None) if is_up else graphs_of(shape)
         if is_up and not memory_binds:  # whether it binds was not found in time
             memory_binds = _surely_binds(job, graph, fixed, limit)
-        plan = plan_one_shape(job, graph, fixed, memory_binds=memory_binds, s_per_byte=partial(bounds.s_per_byte, shape), time_limit=limit)
+        plan = plan_one_shape(
+            job,
+            graph,
+            fixed,
+            memory_binds=memory_binds,
+            s_per_byte=partial(bounds.s_per_byte, shape),
+            time_limit=limit,
+            traced=lowered,
+        )
         plans[shape] = plan
         return plan.search.objective_s, plan.search.lower_bound_s
 
@@ -212,6 +239,7 @@ def _best_plans(
         gap=_SHAPE_GAP,
         bound_whole=bound_whole if options.method is Method.EXACT else None,
         on_progress=on_shape,
+        made_there=None if traced is None else traced.made_there,
     )
     other = None
     if runner_up:
@@ -337,48 +365,3 @@ GPT-3, 15,238 ops: with the Plan that does not fit 6.6 s, and 1.2 s."""
 _SHAPE_GAP = 0.01
 _SHARE_OF_A_SHAPE = 0.25
 """Of the seconds of a search over shapes, for the layouts of one of them."""
-
-
-def _would_fit(
-    graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster: Cluster, options: PlanOptions, time_limit: TimeLimit
-) -> str:
-    """The end of a refusal: the smallest multiple of the cluster, by doubling, on whose devices a shape of one stage may fit, or that there is none.
-
-    The largest is asked about first: where it is too small, the others are not bounded.
-    """
-    if cluster.parts:
-        return f"every device is planned for as if it had the least memory of {cluster.name}: use more stages, or more devices"
-    nic = cluster.nic if cluster.nic is not None else cluster.node
-    *smaller, largest = (replace(cluster, num_nodes=cluster.num_nodes << doubling, nic=nic) for doubling in range(1, _DOUBLINGS + 1))
-    fitting = partial(_shape_that_fits, graph_of, batch_size, options=options, time_limit=time_limit)
-    try:
-        last = fitting(largest)
-        if last is None:
-            return f"not even {largest.num_nodes} such nodes would do: use devices with more memory"
-        found = next(((some, shape) for some in smaller if (shape := fitting(some)) is not None), (largest, last))
-    except NotFoundInTime:
-        return f"how many such nodes would do was not found in {time_limit.seconds:g} s: give more seconds to learn it"
-    enough, shape = found
-    return f"the states alone would fit on {enough.num_nodes} such nodes ({enough.num_devices} devices, mesh {by(shape.mesh)})"
-
-
-def _shape_that_fits(
-    graph_of: Callable[[int], LogicalGraph], batch_size: int, cluster: Cluster, *, options: PlanOptions, time_limit: TimeLimit
-) -> Shape | None:
-    """A shape of one stage with layouts that hold few bytes and fit into a device's memory; None: of those tried none has.
-
-    Raises:
-        NotFoundInTime: the time is up.
-    """
-    wanted = shapes(batch_size, cluster, micro_batches=options.micro_batches, stages=1)
-    bounds = ShapeBounds(graph_of, batch_size, cluster, parse_pins(options.pins), time_limit=time_limit)
-    for shape in wanted[:: max(1, len(wanted) // 4)]:
-        try:
-            if bounds.of(shape).smallest.held_bytes <= cluster.device.memory_bytes:
-                return shape
-        except Unsupported:
-            continue
-    return None
-
-
-_DOUBLINGS = 5

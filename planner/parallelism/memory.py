@@ -95,6 +95,10 @@ class SearchMemory:
         """The graph's content id; of a scaled one, what it was scaled from, and to what."""
         return self._id_of(self.number(graph))
 
+    def learn_id(self, graph: LogicalGraph, graph_id: str) -> None:
+        """Take the content id of a graph from who has worked it out."""
+        self._ids.setdefault(self.number(graph), graph_id)
+
     def _id_of(self, number: int) -> str:
         return _once(self._ids, number, lambda: content_id(self._graphs[number]))
 

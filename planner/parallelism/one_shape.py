@@ -32,6 +32,7 @@ from planner.search.assign import is_long
 from planner.search.bounds.bottleneck import whole_model_bounds
 from planner.search.bounds.end_stages import end_stage_bounds
 from planner.search.bounds.pieces import stage_part
+from planner.search.literals import Differs, with_literals_of
 from planner.search.model import SearchModel
 from planner.search.pins import parse_pins
 from planner.solve.limited.memory import least_peak
@@ -77,10 +78,12 @@ def plan_one_shape(
     memory_binds: bool = False,
     s_per_byte: Callable[[float], Sequence[float]] | None = None,
     time_limit: TimeLimit | None = None,
+    traced: Callable[[], LogicalGraph] | None = None,
 ) -> Plan:
     """Cut into stages, choose layouts, lower and verify.
 
     Args:
+        graph: only its sizes matter if ``traced`` is given, which gives the graph that is lowered, when it is asked for.
         options: with stages, mesh and micro-batches.
         memory_binds: it is known that the layouts of a search without limit do not fit.
         s_per_byte: memory of a device in bytes -> per stage, the approximate price of one byte (ShapeBounds.s_per_byte).
@@ -91,8 +94,13 @@ def plan_one_shape(
     """
     limit = TimeLimit(options.seconds) if time_limit is None else time_limit
     try:
-        planner = _ShapePlanner(job, graph, options, memory_binds, s_per_byte, limit)
-        plan = planner.plan()
+        planner = _ShapePlanner(job, graph, options, memory_binds, s_per_byte, limit, traced)
+        try:
+            plan = planner.plan()
+        except Differs:
+            assert traced is not None
+            planner = _ShapePlanner(job, traced(), options, memory_binds, s_per_byte, limit)
+            plan = planner.plan()
         verify(plan, None if job.dry_run is None else planner.dry_run)
     except OutOfMemory as error:  # only a few limits are tried, since boxing buffers and blocks between acts are known of a Plan alone
         raise OutOfMemory(f"{error}; {UNPROVEN}") from None
@@ -131,7 +139,9 @@ class _ShapePlanner:
         memory_binds: bool,
         s_per_byte: Callable[[float], Sequence[float]] | None,
         time_limit: TimeLimit,
+        traced: Callable[[], LogicalGraph] | None = None,
     ) -> None:
+        self._traced = traced
         self._job, self._options, self._s_per_byte, self._time_limit = job, options, s_per_byte, time_limit
         self._memory_bytes = job.cluster.device.memory_bytes
         self._played: tuple[Plan, Mapping[int, int]] | None = None
@@ -164,6 +174,7 @@ class _ShapePlanner:
 
         Raises:
             OutOfMemory: no layout fits the first limit.   NotFoundInTime: none that fits was found in time.
+            Differs: the graph that was traced has other sizes than the one that was searched.
         """
         plan, bound_s = None, 0.0
         for _ in range(_ATTEMPTS):
@@ -249,7 +260,20 @@ class _ShapePlanner:
         if self._options.load is not None:
             method = f"{method}, experts at quantile {self._options.load.quantile:g} of {self._options.load}"
         proven = replace(assignment, method=method, lower_bound_s=min(bound_s, assignment.objective_s))
-        return lower(self._staged, proven, self._job.cluster, self._recipe)
+        staged, recipe = self._to_lower
+        if staged is not self._staged:
+            strategies = self._job.memory.tools(self._job.cluster, recipe.mesh).strategies
+            proven = with_literals_of(staged, self._staged, proven, strategies)
+        return lower(staged, proven, self._job.cluster, recipe)
+
+    @cached_property
+    def _to_lower(self) -> tuple[Staged, Recipe]:
+        """Of the graph that was traced, if another one was searched."""
+        if self._traced is None:
+            return self._staged, self._recipe
+        job, options, graph = self._job, self._options, self._traced()
+        recipe = _recipe(job, graph, options, job.memory.again(graph, options.again, job.cluster).told)
+        return staged_once(graph, options, job.cluster, job.memory), recipe
 
     def _is_final(self, plan: Plan, assignment: Assignment) -> bool:
         """Whether the Plan fits, or no lower limit is left to try."""

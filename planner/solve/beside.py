@@ -17,15 +17,15 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe, parent_process
 from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Generic, TypeVar
 
-__all__ = ["Beside", "end", "forked", "has_second_core"]
+__all__ = ["Beside", "end", "forked", "has_second_core", "unheard"]
 
 T = TypeVar("T")
 
@@ -70,6 +70,20 @@ def end(process: int) -> None:
     """End a process that ``forked`` made."""
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Inside, a fork may call torch, and logs and warnings are left to the first process."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)  # threads of the first process are not here
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @dataclass(slots=True)
@@ -132,9 +146,5 @@ class Beside(Generic[T]):
     def _work_beside(self, sender: Connection) -> None:
         """Do the work in the second process and send the result; logs and warnings are left to the first process."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it, too; the first process decides
-        logging.disable(logging.CRITICAL)
-        warnings.simplefilter("ignore")
-        if (torch := sys.modules.get("torch")) is not None:
-            torch.set_num_threads(1)  # threads of the first process are not here
-        with suppress(Exception):
+        with suppress(Exception), unheard():
             sender.send(self.work())

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from select import select
+from tempfile import mkstemp
 from time import perf_counter
 
 from planner.ir.errors import RegistaError
@@ -37,10 +38,11 @@ _POLL_S = 0.05
 
 _Place = int
 """The number of a shape and a kind of bound."""
-_Message = tuple[_Place, Closer | bool]
-"""A bound of a place, or its end: whether those that came before are all."""
-_Told = tuple[Shape, BoundKind, Closer]
-"""By which bound of a kind a shape that the first process had begun stands in its queue."""
+_Message = tuple[_Place, Closer | bool | tuple[int, int]]
+"""A bound of a place, or its end: whether those that came before are all; or of so many micro-batches, where the trace lies: (offset, bytes)."""
+_Told = tuple[Shape, BoundKind, Closer] | bool | int
+"""By which bound of a kind a shape that the first process had begun, or has alone, stands in its queue; whether whole models may be bounded;
+or at how many micro-batches to trace."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class Ahead:
 
     whole: of a shape's whole model.   shapes: all that may be asked about.
     after_s: seconds before the first fork.   allowed: whether to fork at all.   num_taken: bounds that came from the second process.
+    made_there: micro-batches -> what the second process makes of the model at that size, if it is asked to.
     """
 
     bounds: ShapeBounds
@@ -56,6 +59,7 @@ class Ahead:
     shapes: Sequence[Shape]
     after_s: float = _WORTH_S
     allowed: Callable[[], bool] = has_second_core
+    made_there: Callable[[int], bytes] | None = None
     num_taken: int = 0
     _began_s: float = field(default_factory=perf_counter)
     _number: dict[Shape, int] = field(default_factory=dict)
@@ -64,6 +68,11 @@ class Ahead:
     _to_second: Connection | None = None
     _arrived: dict[_Place, list[Closer]] = field(default_factory=dict)
     _ended: dict[_Place, bool] = field(default_factory=dict)
+    _made: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _file: int | None = None
+    """The file without a name where the second process leaves what is too long for a pipe, which holds up who writes until the other reads."""
+    _known: set[Shape] = field(default_factory=set)
+    """Shapes of which the second process knows."""
     _queue: Sequence[Entry] = ()
     """The queue of the search in this process: shapes with their bounds, as they are now."""
 
@@ -94,24 +103,65 @@ class Ahead:
 
         It goes on with the shape when its turn comes; of those that it found itself it knows already.
         """
-        if self._to_second is None or self._claims.owner(self._place(shape, BoundKind(kind - 1))) is not Owner.FIRST:
-            return
-        _, writable, _ = select([], [self._to_second], [], 0)
-        if writable:
-            with suppress(OSError):
-                self._to_second.send((shape, kind, found))
+        if self._to_second is not None and self._claims.owner(self._place(shape, BoundKind(kind - 1))) is Owner.FIRST:
+            self._send((shape, kind, found))
 
-    def start(self, queue: Sequence[Entry], *, anew: bool = False, bound_whole: bool = False) -> None:
+    def _send(self, told: _Told) -> bool:
+        """Send to the second process; False: it is too busy to listen, or gone."""
+        if self._to_second is None:
+            return False
+        with suppress(OSError):
+            if select([], [self._to_second], [], 0)[1]:
+                self._to_second.send(told)
+                if isinstance(told, tuple):
+                    self._known.add(told[0])
+                return True
+        return False
+
+    def ask(self, micro_batches: int) -> bool:
+        """Ask the second process for ``made_there``, which it makes next; False: there is none, or it is too busy to listen."""
+        return self.made_there is not None and self._send(micro_batches)
+
+    def made(self, micro_batches: int) -> bytes | None:
+        """What the second process has made, as soon as it has; None: it has ended, or it could not."""
+        while micro_batches not in self._made and self._second is not None and not self.bounds.time_limit.is_cancelled:
+            try:
+                if self._second[1].poll(_POLL_S):
+                    self._note(self._second[1].recv())
+            except (EOFError, OSError):
+                self.stop()
+        offset, size = self._made.get(micro_batches, (0, 0))
+        return os.pread(self._file, size, offset) if self._file is not None and size else None
+
+    def _renew(self, bound_whole: bool) -> bool:
+        """Tell the second process what ``start`` would have told it; False: it does not listen, or there is none.
+
+        It goes on with what it knows of meshes, and memory that both have need not be copied again.
+        """
+        new: list[_Told] = [
+            (shape, kind, Closer(bound_s=s, memory_binds=binds)) for s, shape, kind, binds in self._queue if shape not in self._known
+        ]
+        return self._second is not None and all(self._send(told) for told in (*new, bound_whole))
+
+    def start(self, queue: Sequence[Entry], *, renewed: bool = False, bound_whole: bool = False, without: Shape | None = None) -> None:
         """Fork a second process that goes through the queue, if there is none.
 
         Args:
-            anew: end the one that there is.   bound_whole: it may bound whole models, too.
+            renewed: the one that there is learns which shapes have come into the queue since, and ``bound_whole``.
+            bound_whole: it may bound whole models, too.   without: a shape that the first process works out.
         """
         self._queue = queue
+        if without is not None and self._second is not None:
+            for kind in BoundKind:
+                self._claims.claim(self._place(without, kind), Owner.FIRST)
         is_worth = len(queue) > 1 and perf_counter() - self._began_s >= self.after_s
-        if (self._second is not None and not anew) or not is_worth or not self.allowed():
+        if (self._second is not None and not renewed) or not is_worth or not self.allowed() or self._renew(bound_whole):
             return
         self.stop()
+        self._known = {entry[1] for entry in queue}
+        if self.made_there is not None and self._file is None:
+            self._file, name = mkstemp()
+            os.unlink(name)
         self._claims = Claims(len(self._number) * len(BoundKind))
         receiver, sender = Pipe(duplex=False)
         listener, teller = Pipe(duplex=False)
@@ -125,6 +175,13 @@ class Ahead:
         sender.close()
         listener.close()
         self._second, self._to_second = (process, receiver), teller
+
+    def close(self) -> None:
+        """End the second process, and drop what it has made."""
+        self.stop()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
     def stop(self) -> None:
         """End the second process."""
@@ -169,8 +226,19 @@ class Ahead:
         place, content = message
         if isinstance(content, Closer):
             self._arrived.setdefault(place, []).append(content)
+        elif isinstance(content, tuple):
+            self._made[place] = content
         else:
             self._ended[place] = content
+
+    def _leave(self, micro_batches: int) -> tuple[int, int]:
+        """In the second process: make what was asked for, and leave it in the file; it has no bytes if that fails, and the first says why."""
+        assert self.made_there is not None and self._file is not None
+        made = b""
+        with suppress(Exception):
+            made = self.made_there(micro_batches)
+        offset = os.lseek(self._file, 0, os.SEEK_END)
+        return offset, os.pwrite(self._file, made, offset)
 
     def _go_ahead(self, queue: list[Entry], sender: Connection, listener: Connection, bound_whole: bool) -> None:
         """What the second process does, until it is ended."""
@@ -178,17 +246,27 @@ class Ahead:
         first = os.getppid()
         self.bounds.trace_no_more()
         heapq.heapify(queue)
+        closest: list[Entry] = []  # they wait until whole models may be bounded
         while os.getppid() == first:
             while listener.poll(0 if queue else _POLL_S):
                 told: _Told = listener.recv()
-                shape, kind, found = told
-                heapq.heappush(queue, (found.bound_s, shape, kind, found.memory_binds))
+                if isinstance(told, bool):
+                    bound_whole = told
+                    queue, closest = [*queue, *closest], []
+                    heapq.heapify(queue)
+                elif isinstance(told, int):
+                    sender.send((told, self._leave(told)))
+                else:
+                    shape, kind, found = told
+                    heapq.heappush(queue, (found.bound_s, shape, kind, found.memory_binds))
             if not queue:
                 continue
             least_s, shape, kind, memory_binds = heapq.heappop(queue)
             known = self._ended.get(place := self._place(shape, kind))
-            is_last = kind is BoundKind.WHOLE_MODEL or (kind is BoundKind.WITHIN_MEMORY and not bound_whole)
-            if is_last or not (known or self._claims.claim(place, Owner.SECOND)):
+            if kind is BoundKind.WITHIN_MEMORY and not bound_whole:
+                closest.append((least_s, shape, kind, memory_binds))
+                continue
+            if kind is BoundKind.WHOLE_MODEL or not (known or self._claims.claim(place, Owner.SECOND)):
                 continue
             found = Closer(bound_s=least_s, memory_binds=memory_binds)
             try:

@@ -2,19 +2,25 @@
 
 first     checks   trace at size 1   its pieces   ........   bounds of all shapes
 second    trace at size 2   its pieces ->
+
+first     layouts of the best shape by a graph scaled from these two   ........   its Plan
+second    trace at the shape's size ->   bounds of other shapes
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from planner.ir.graph import LogicalGraph
+from planner.ir.text import content_id
 from planner.parallelism.memory import KnownOfGraph
-from planner.solve.beside import Beside, has_second_core
+from planner.solve.beside import Beside, has_second_core, unheard
 
 __all__ = ["SecondTrace", "TracedBeside"]
 
@@ -25,16 +31,24 @@ def may_trace_beside() -> bool:
     return has_second_core() and not (torch is not None and torch.cuda.is_initialized())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecondTrace:
-    """How a second process traces.
+class SecondTrace(Protocol):
+    """How a second process traces for the first (planner.frontend.traces_beside)."""
 
-    graph_of: micro-batches -> the graph at that size, without ``meanwhile``.
-    meanwhile: what the first process does while the second traces, because one of them has to; what it raises ends both.
-    """
+    def meanwhile(self) -> None:
+        """What the first process does while the second traces, because one of them has to; what it raises ends both."""
+        ...
 
-    graph_of: Callable[[int], LogicalGraph]
-    meanwhile: Callable[[], None]
+    def graph(self, micro_batches: int) -> LogicalGraph:
+        """In the second process: the graph at that size."""
+        ...
+
+    def pickled(self, micro_batches: int) -> bytes:
+        """In the second process: all of the trace at that size that the first needs."""
+        ...
+
+    def take(self, micro_batches: int, pickled: bytes) -> None:
+        """In the first process: take what the second has traced."""
+        ...
 
 
 @dataclass(slots=True)
@@ -55,12 +69,14 @@ class TracedBeside:
     allowed: Callable[[], bool] = may_trace_beside
     _beside: Beside[KnownOfGraph] = field(init=False)
     _found: LogicalGraph | None = None
+    _here: set[int] = field(default_factory=set)
+    """At which sizes the first process has the graph."""
 
     def __post_init__(self) -> None:
         first = os.getpid()
 
         def work() -> KnownOfGraph:
-            graph_of = self.graph_of if os.getpid() == first else self.second.graph_of
+            graph_of = self.graph_of if os.getpid() == first else self.second.graph
             return self.known_of(graph_of(self.size))
 
         self._beside = Beside(work, self.is_cancelled, self.allowed)
@@ -68,12 +84,31 @@ class TracedBeside:
     def __call__(self, micro_batches: int) -> LogicalGraph:
         """The graph at that size; raises what ``graph_of`` raises."""
         if micro_batches != self.size or (self._found is None and self._beside.process is None):
+            self._here.add(micro_batches)
             return self.graph_of(micro_batches)
         if self._found is None:
             known = self._beside.result()
             self.learn(known)
             self._found = known.graph
         return self._found
+
+    def is_here(self, micro_batches: int) -> bool:
+        """Whether the first process has the graph at that size, or a second one may not trace it."""
+        return micro_batches in {*self._here, self.size} or not self.allowed()
+
+    def made_there(self, micro_batches: int) -> bytes:
+        """In the second process: the graph at that size and its content id, for ``taken``."""
+        with unheard():
+            pickled = self.second.pickled(micro_batches)
+            return pickle.dumps((pickled, content_id(self.second.graph(micro_batches))), pickle.HIGHEST_PROTOCOL)
+
+    def taken(self, micro_batches: int, made: bytes | None) -> tuple[LogicalGraph, str | None]:
+        """In the first process: the graph at that size and its content id (None: not known), from what the second has made of it, if anything."""
+        graph_id: str | None = None
+        if made is not None:
+            pickled, graph_id = pickle.loads(made)
+            self.second.take(micro_batches, pickled)
+        return self(micro_batches), graph_id
 
     @contextmanager
     def started(self) -> Iterator[Callable[[int], LogicalGraph]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
 from functools import partial
 
@@ -12,7 +13,7 @@ from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.text import content_id
 from planner.parallelism import make
-from planner.parallelism.bounding import SecondTrace, TracedBeside
+from planner.parallelism.bounding import TracedBeside
 from planner.parallelism.make import PlanOptions, search_plans
 from planner.parallelism.memory import KnownOfGraph, SearchMemory
 from planner.stages.recompute.asked import BLOCKS
@@ -28,19 +29,32 @@ class Traced:
 
     def __init__(self) -> None:
         self.here: list[int] = []
-        self._program = program_of(MODEL)
+        self.program = program_of(MODEL)
 
     def __call__(self, micro_batches: int) -> LogicalGraph:
         if micro_batches not in self.here:
             self.here.append(micro_batches)
-        return self._program.graph(micro_batches)
+        return self.program.graph(micro_batches)
+
+
+class Beside:
+    """A second process that traces by ``graph``, and what is done meanwhile."""
+
+    def __init__(self, graph: Callable[[int], LogicalGraph], meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.graph, self.meanwhile = graph, meanwhile
+
+    def pickled(self, micro_batches: int) -> bytes:
+        return pickle.dumps(self.graph(micro_batches))
+
+    def take(self, micro_batches: int, pickled: bytes) -> None:
+        raise AssertionError("nothing was asked for")
 
 
 def beside(graph_of: Callable[[int], LogicalGraph], memory: SearchMemory, *, allowed: bool = True) -> TracedBeside:
     cluster = resolve_cluster("local:4")
     return TracedBeside(
         graph_of=graph_of,
-        second=SecondTrace(graph_of=graph_of, meanwhile=lambda: None),
+        second=Beside(graph_of),
         known_of=lambda graph: memory.of_graph(graph, ("", BLOCKS), cluster),
         learn=lambda known: memory.learn(known, cluster),
         size=2,
@@ -99,7 +113,7 @@ def test_a_plan_is_the_same_whoever_traces(monkeypatch: pytest.MonkeyPatch) -> N
     options = PlanOptions(stages=None, micro_batches=None)
     tried: list[bool] = []
     program = program_of(MODEL)
-    beside = SecondTrace(graph_of=program.graph_beside, meanwhile=lambda: tried.append(True))
+    beside = Beside(program.traces_beside().graph, lambda: tried.append(True))
     plans = [
         search_plans(program.graph, model="gpt", batch_size=8, cluster=resolve_cluster("local:4"), options=options, second=second).plan
         for second in (None, beside)
@@ -117,6 +131,6 @@ def test_what_the_first_process_finds_wrong_meanwhile_ends_the_search(monkeypatc
         raise InvalidProgram("input.0 may be no batch")
 
     options = PlanOptions(stages=None, micro_batches=None)
-    second = SecondTrace(graph_of=program.graph_beside, meanwhile=refused)
+    second = Beside(program.traces_beside().graph, refused)
     with pytest.raises(InvalidProgram, match="may be no batch"):
         search_plans(program.graph, model="gpt", batch_size=8, cluster=resolve_cluster("local:4"), options=options, second=second)

@@ -1,0 +1,46 @@
+"""Traces of a step by a fork of the process that needs them."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, replace
+
+from planner.frontend.to_graph.update import Update
+from planner.frontend.traces import TracedStep, Traces
+from planner.frontend.tracing.trace import Step
+from planner.ir.graph import LogicalGraph
+
+__all__ = ["TracesBeside"]
+
+
+@dataclass(frozen=True, slots=True)
+class TracesBeside:
+    """The traces of a step in the two processes; each has ``traces`` of its own."""
+
+    traces: Traces
+    step: Step
+    update: Update
+
+    def meanwhile(self) -> None:
+        """What the first process does while the second traces: it checks that every input cut along the batch belongs to the batch.
+
+        Raises:
+            InvalidProgram: one may not.
+        """
+        self.traces.try_batch_dims(self.step)
+
+    def graph(self, micro_batches: int) -> LogicalGraph:
+        """In the second process, the graph at that size, as Program.graph; the batch dims are not tried here."""
+        self.traces.take_as_tried()
+        return self.traces.of(self.step, self.update, micro_batches).graph
+
+    def pickled(self, micro_batches: int) -> bytes:
+        """In the second process, what the first needs in order not to trace at that size."""
+        self.traces.take_as_tried()
+        traced = self.traces.traced(self.step, self.update, micro_batches)
+        return pickle.dumps(replace(traced, denominators=None), pickle.HIGHEST_PROTOCOL)
+
+    def take(self, micro_batches: int, pickled: bytes) -> None:
+        """In the first process, take what the second has traced at that size."""
+        traced: TracedStep = pickle.loads(pickled)
+        self.traces.take(micro_batches, traced)
