@@ -46,6 +46,8 @@ def scaled_graph(one: LogicalGraph, two: LogicalGraph, samples: tuple[int, int],
 class _Scale:
     def __init__(self, first: int, second: int, wanted: int) -> None:
         self.first, self.second, self.wanted = first, second, wanted
+        self._types: dict[tuple[int, int], TensorType] = {}
+        """By the identities of the two, which their graphs hold."""
 
     def piece(self, one: ModelPiece, two: ModelPiece) -> ModelPiece:
         if one.times != two.times or len(one.graph.ops) != len(two.graph.ops):
@@ -67,13 +69,17 @@ class _Scale:
     def op(self, one: Op, two: Op) -> Op:
         if len(one.kwargs) != len(two.kwargs):
             raise _NotProportional
-        kwargs = tuple((name, self.arg(a, b)) for (name, a), (_, b) in zip(one.kwargs, two.kwargs, strict=True))
-        return replace(one, args=tuple(starmap(self.arg, zip(one.args, two.args, strict=True))), kwargs=kwargs)
+        kwargs = tuple([(name, self.arg(a, b)) for (name, a), (_, b) in zip(one.kwargs, two.kwargs, strict=True)])
+        args = tuple([self.arg(a, b) for a, b in zip(one.args, two.args, strict=True)])
+        return one if args == one.args and kwargs == one.kwargs else one.with_arguments(args, kwargs)
 
     def type(self, one: TensorType, two: TensorType) -> TensorType:
-        if one.ndim != two.ndim:
-            raise _NotProportional
-        return one.with_shape(tuple(starmap(self.number, zip(one.shape, two.shape, strict=True))))
+        key = id(one), id(two)
+        if key not in self._types:
+            if one.ndim != two.ndim:
+                raise _NotProportional
+            self._types[key] = one.with_shape(tuple(starmap(self.number, zip(one.shape, two.shape, strict=True))))
+        return self._types[key]
 
     def arg(self, one: Arg, two: Arg) -> Arg:
         if isinstance(one, tuple) and isinstance(two, tuple):
