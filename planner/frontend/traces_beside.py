@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from planner.frontend.to_graph.translate import Translated
 from planner.frontend.to_graph.update import Update
 from planner.frontend.traces import TracedStep, Traces
 from planner.frontend.tracing.trace import Step
@@ -34,13 +35,14 @@ class TracesBeside:
         self.traces.take_as_tried()
         return self.traces.of(self.step, self.update, micro_batches).graph
 
-    def pickled(self, micro_batches: int) -> bytes:
-        """In the second process, what the first needs in order not to trace at that size."""
-        self.traces.take_as_tried()
+    def beside_graph(self, micro_batches: int) -> bytes:
+        """In the second process, what the first needs beside the graph in order not to trace at that size."""
         traced = self.traces.traced(self.step, self.update, micro_batches)
-        return pickle.dumps(replace(traced, denominators=None), pickle.HIGHEST_PROTOCOL)
+        of = traced.translated
+        return pickle.dumps((of.constants, of.tracer, of.refusal, of.has_loss, traced.notes))
 
-    def take(self, micro_batches: int, pickled: bytes) -> None:
+    def take(self, micro_batches: int, graph: LogicalGraph, beside_graph: bytes) -> None:
         """In the first process, take what the second has traced at that size."""
-        traced: TracedStep = pickle.loads(pickled)
-        self.traces.take(micro_batches, traced)
+        constants, tracer, refusal, has_loss, notes = pickle.loads(beside_graph)
+        translated = Translated(graph=graph, constants=constants, tracer=tracer, refusal=refusal, has_loss=has_loss)
+        self.traces.take(micro_batches, TracedStep(translated=translated, denominators=None, notes=notes))

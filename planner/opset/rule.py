@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from planner.ir.graph import Op
 from planner.ir.sbp import B, Broadcast, P, Partial, ReduceOp, Sbp, Split
@@ -149,6 +150,12 @@ def _candidates(rule: FactorRule, op: Op, types: Types, parts: int, everywhere: 
         yield from _with_unread(rule, op, types, parts, Signature(inputs, outputs))
 
 
+@cache
+def _split(dim: int, turn: int) -> Split:
+    """Equal ones are one object: they are made, and compared, for every op of a model on every mesh."""
+    return Split(dim, turn)
+
+
 def _split_factor(rule: FactorRule, op: Op, types: Types, parts: int, factor: str) -> Signature | None:
     if rule.counts.get(factor, parts) % parts:
         return None
@@ -164,7 +171,7 @@ def _split_factor(rule: FactorRule, op: Op, types: Types, parts: int, factor: st
         extent = types[value].shape[dims.index(factor)]
         if not _even(extent, parts) or (factor in rule.thick and extent == parts):
             return None
-        inputs.append(Split(dims.index(factor), turned.turn if turned is not None and k in turned.operands else 0))
+        inputs.append(_split(dims.index(factor), turned.turn if turned is not None and k in turned.operands else 0))
     outputs: list[Sbp | None] = []
     for r, (name, dims) in enumerate(zip(op.outputs, rule.results, strict=True)):
         if name is None:
@@ -172,7 +179,7 @@ def _split_factor(rule: FactorRule, op: Op, types: Types, parts: int, factor: st
         elif factor in dims:
             if not _even(types[name].shape[dims.index(factor)], parts):
                 return None
-            outputs.append(Split(dims.index(factor), turned.turn if turned is not None and r in turned.results else 0))
+            outputs.append(_split(dims.index(factor), turned.turn if turned is not None and r in turned.results else 0))
         elif any(factor in rule.operands[k] for k in rule.depends_on(r)):
             reduce = rule.reduce.get(factor, ReduceOp.SUM)
             if reduce is None:

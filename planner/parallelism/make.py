@@ -185,7 +185,7 @@ def _best_plans(
             return graph_of(size), None
 
         def taken() -> LogicalGraph:
-            graph, graph_id = traced.taken(size, made())
+            graph, graph_id = traced.taken(size, made(), scaled)
             if graph_id is not None:
                 job.memory.learn_id(graph, graph_id)
             return graph
@@ -239,7 +239,7 @@ def _best_plans(
         gap=_SHAPE_GAP,
         bound_whole=bound_whole if options.method is Method.EXACT else None,
         on_progress=on_shape,
-        made_there=None if traced is None else traced.made_there,
+        made_there=None if traced is None else lambda size: traced.made_there(size, bounds.scaled_graph(size)),
     )
     other = None
     if runner_up:

@@ -7,16 +7,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from planner.ir.graph import Op
+from planner.ir.graph import LogicalGraph, Op
 from planner.search.model import Assignment
 from planner.search.strategies import LocalOp, StrategySets, relabel
 from planner.stages import Staged
 
-__all__ = ["Differs", "with_literals_of"]
+__all__ = ["Differs", "other_factors", "with_literals_of", "with_ops"]
 
 
 class Differs(Exception):
     """Two graphs differ in more than floating-point factors."""
+
+
+def other_factors(graph: LogicalGraph, other: LogicalGraph) -> Mapping[str, Op]:
+    """The graph's ops that have other floating-point factors there, by id.
+
+    Raises:
+        Differs: in anything else.
+    """
+    same = all(getattr(graph, f.name) == getattr(other, f.name) for f in fields(graph) if f.name != "ops")
+    if not same or len(graph.ops) != len(other.ops):
+        raise Differs
+    found: dict[str, Op] = {}
+    for mine, theirs in zip(graph.ops, other.ops, strict=True):
+        names = [(op.id, op.target, op.outputs, op.role, op.module, op.forward_of, op.draw, op.again) for op in (mine, theirs)]
+        if names[0] != names[1]:
+            raise Differs
+        if not _are_same((mine.args, mine.kwargs), (theirs.args, theirs.kwargs)):
+            found[mine.id] = mine
+    return found
+
+
+def with_ops(graph: LogicalGraph, ops: Mapping[str, Op]) -> LogicalGraph:
+    """The graph with these ops instead of those of the same id."""
+    return replace(graph, ops=tuple([ops.get(op.id, op) for op in graph.ops]))
 
 
 def with_literals_of(staged: Staged, searched: Staged, assignment: Assignment, strategies: StrategySets) -> Assignment:
@@ -28,8 +52,10 @@ def with_literals_of(staged: Staged, searched: Staged, assignment: Assignment, s
     Raises:
         Differs: they are no decisions for it.
     """
-    other = _other_factors(staged, searched)
-    laid = {op_id: _laid(op, assignment.ops[op_id], staged, strategies) for op_id, op in other.items()}
+    if (staged.stage, staged.num_stages, staged.interleaved) != (searched.stage, searched.num_stages, searched.interleaved):
+        raise Differs
+    others = other_factors(staged.graph, searched.graph)
+    laid = {op_id: _laid(op, assignment.ops[op_id], staged, strategies) for op_id, op in others.items()}
     return replace(assignment, ops={**assignment.ops, **laid})
 
 
@@ -38,27 +64,6 @@ def _laid(op: Op, local: LocalOp, staged: Staged, strategies: StrategySets) -> L
         if (strategy.local.inputs, strategy.local.outputs) == (local.inputs, local.outputs):
             return relabel(strategy.local, op)
     raise Differs
-
-
-def _other_factors(staged: Staged, searched: Staged) -> Mapping[str, Op]:
-    """The ops that have other floating-point factors, by id.
-
-    Raises:
-        Differs: in anything else.
-    """
-    graph, other = staged.graph, searched.graph
-    same = all(getattr(graph, f.name) == getattr(other, f.name) for f in fields(graph) if f.name != "ops")
-    places = [(s.stage, s.num_stages, s.interleaved) for s in (staged, searched)]
-    if not same or places[0] != places[1] or len(graph.ops) != len(other.ops):
-        raise Differs
-    found: dict[str, Op] = {}
-    for mine, theirs in zip(graph.ops, other.ops, strict=True):
-        names = [(op.id, op.target, op.outputs, op.role, op.module, op.forward_of, op.draw, op.again) for op in (mine, theirs)]
-        if names[0] != names[1]:
-            raise Differs
-        if not _are_same((mine.args, mine.kwargs), (theirs.args, theirs.kwargs)):
-            found[mine.id] = mine
-    return found
 
 
 def _are_same(mine: object, theirs: object) -> bool:

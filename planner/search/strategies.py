@@ -98,6 +98,7 @@ class StrategySets:
         local_ops = [LocalOp(op, {v: types[v] for v in (*op.inputs, *(o for o in op.outputs if o))}, (), ())]
         for parts in self.mesh:
             local_ops = [extended for local in local_ops for extended in _extensions(local, parts)]
+        dtype = compute_dtype(op, types)  # whatever is cut
         distinct = {(local.inputs, local.outputs): local for local in reversed(local_ops)}
         return [
             Strategy(
@@ -105,7 +106,7 @@ class StrategySets:
                 tuple(sbp if sbp is not None else NdSbp.broadcast(len(self.mesh)) for sbp in local.outputs),
                 flop(local.op, local.types),
                 traffic_bytes(local.op, local.types),
-                compute_dtype(local.op, local.types),
+                dtype,
                 local,
             )
             for local in reversed(distinct.values())

@@ -12,14 +12,15 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from planner.ir.graph import LogicalGraph
+from planner.ir.graph import LogicalGraph, Op
 from planner.ir.text import content_id
 from planner.parallelism.memory import KnownOfGraph
+from planner.search.literals import Differs, other_factors, with_ops
 from planner.solve.beside import Beside, has_second_core, unheard
 
 __all__ = ["SecondTrace", "TracedBeside"]
@@ -42,11 +43,11 @@ class SecondTrace(Protocol):
         """In the second process: the graph at that size."""
         ...
 
-    def pickled(self, micro_batches: int) -> bytes:
-        """In the second process: all of the trace at that size that the first needs."""
+    def beside_graph(self, micro_batches: int) -> bytes:
+        """In the second process: all that the first needs of the trace at that size beside the graph."""
         ...
 
-    def take(self, micro_batches: int, pickled: bytes) -> None:
+    def take(self, micro_batches: int, graph: LogicalGraph, beside_graph: bytes) -> None:
         """In the first process: take what the second has traced."""
         ...
 
@@ -96,18 +97,24 @@ class TracedBeside:
         """Whether the first process has the graph at that size, or a second one may not trace it."""
         return micro_batches in {*self._here, self.size} or not self.allowed()
 
-    def made_there(self, micro_batches: int) -> bytes:
-        """In the second process: the graph at that size and its content id, for ``taken``."""
+    def made_there(self, micro_batches: int, scaled: LogicalGraph | None) -> bytes:
+        """In the second process, for ``taken``: the graph at that size, or in what it differs from a scaled one, which both have; its content id."""
         with unheard():
-            pickled = self.second.pickled(micro_batches)
-            return pickle.dumps((pickled, content_id(self.second.graph(micro_batches))), pickle.HIGHEST_PROTOCOL)
+            graph = self.second.graph(micro_batches)
+            beside_graph = self.second.beside_graph(micro_batches)
+        sent: LogicalGraph | Mapping[str, Op] = graph
+        if scaled is not None:
+            with suppress(Differs):
+                sent = other_factors(graph, scaled)
+        return pickle.dumps((sent, content_id(graph), beside_graph), pickle.HIGHEST_PROTOCOL)
 
-    def taken(self, micro_batches: int, made: bytes | None) -> tuple[LogicalGraph, str | None]:
+    def taken(self, micro_batches: int, made: bytes | None, scaled: LogicalGraph) -> tuple[LogicalGraph, str | None]:
         """In the first process: the graph at that size and its content id (None: not known), from what the second has made of it, if anything."""
-        graph_id: str | None = None
-        if made is not None:
-            pickled, graph_id = pickle.loads(made)
-            self.second.take(micro_batches, pickled)
+        if made is None:
+            return self(micro_batches), None
+        sent, graph_id, beside_graph = pickle.loads(made)
+        graph = sent if isinstance(sent, LogicalGraph) else with_ops(scaled, sent)
+        self.second.take(micro_batches, graph, beside_graph)
         return self(micro_batches), graph_id
 
     @contextmanager

@@ -5,17 +5,28 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
+import torch
 
+from planner.frontend import Program, traces
 from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import LogicalGraph
+from planner.ir.plan import Plan
 from planner.ir.text import content_id
 from planner.parallelism import make
-from planner.parallelism.bounding import TracedBeside
+from planner.parallelism.bounding import Ahead, SecondTrace, TracedBeside
+from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.make import PlanOptions, search_plans
 from planner.parallelism.memory import KnownOfGraph, SearchMemory
+from planner.parallelism.shape_search import ShapeSearch
+from planner.search import assign_layouts, build_model
+from planner.search.bounds.scaled import scaled_graph
+from planner.search.literals import Differs, other_factors, with_literals_of
+from planner.search.strategies import StrategySets
+from planner.stages import Staged
 from planner.stages.recompute.asked import BLOCKS
 from regista.api import program_of
 from regista.clusters import resolve_cluster
@@ -43,10 +54,10 @@ class Beside:
     def __init__(self, graph: Callable[[int], LogicalGraph], meanwhile: Callable[[], None] = lambda: None) -> None:
         self.graph, self.meanwhile = graph, meanwhile
 
-    def pickled(self, micro_batches: int) -> bytes:
-        return pickle.dumps(self.graph(micro_batches))
+    def beside_graph(self, micro_batches: int) -> bytes:
+        return b""
 
-    def take(self, micro_batches: int, pickled: bytes) -> None:
+    def take(self, micro_batches: int, graph: LogicalGraph, beside_graph: bytes) -> None:
         raise AssertionError("nothing was asked for")
 
 
@@ -134,3 +145,71 @@ def test_what_the_first_process_finds_wrong_meanwhile_ends_the_search(monkeypatc
     second = Beside(program.traces_beside().graph, refused)
     with pytest.raises(InvalidProgram, match="may be no batch"):
         search_plans(program.graph, model="gpt", batch_size=8, cluster=resolve_cluster("local:4"), options=options, second=second)
+
+
+def helped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From now on searches have a second process from their first bound on; gives the sizes at which it is asked to trace."""
+    asked: list[int] = []
+    ask = Ahead.ask
+    monkeypatch.setattr(make, "TracedBeside", partial(TracedBeside, allowed=lambda: True))
+    monkeypatch.setattr(make, "ShapeSearch", partial(ShapeSearch, ahead=partial(Ahead, after_s=0.0, allowed=lambda: True)))
+    monkeypatch.setattr(Ahead, "ask", lambda self, size: ask(self, size) and (asked.append(size) or True))
+    return asked
+
+
+def searched(program: Program, second: SecondTrace | None) -> Plan:
+    options, cluster = PlanOptions(stages=4, micro_batches=None), resolve_cluster("p3.16xlarge:1")
+    return search_plans(program.graph, model="any", batch_size=program.batch_size, cluster=cluster, options=options, second=second).plan
+
+
+def squares() -> Program:
+    """A program whose graph has a factor that is no multiple of the size: one over the numbers of a micro-batch."""
+    layers, rows = [torch.nn.Linear(2048, 2048, bias=False) for _ in range(8)], torch.zeros(2048, 2048, device="meta")
+    return Program(torch.nn.Sequential(*layers).to("meta"), (rows, rows), torch.nn.functional.mse_loss)
+
+
+def tokens() -> Program:
+    return program_of(MODEL.replace("batch=8", "batch=64").replace("width=32", "width=1024").replace("seq=16", "seq=256"))
+
+
+@pytest.mark.parametrize("planted", ["scaled rightly", "scaled to another size"])
+@pytest.mark.parametrize("made", [tokens, squares])
+def test_the_plan_of_a_shape_that_the_second_process_traced_is_that_of_one_process(
+    made: Callable[[], Program], planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, program, other = searched(made(), None), made(), made()
+    asked = helped(monkeypatch)
+    if planted == "scaled to another size":
+        monkeypatch.setattr(ShapeBounds, "scaled_graph", lambda self, micro_batches: other.graph(2 * micro_batches))
+    traced_here: list[int] = []
+    capture = traces.capture
+    monkeypatch.setattr(traces, "capture", lambda step, size: traced_here.append(size) or capture(step, size))
+    assert searched(program, program.traces_beside()) == alone
+    assert asked
+    if planted == "scaled rightly":
+        assert not set(asked) & set(traced_here)
+
+
+def test_what_the_second_process_hands_over_is_in_what_the_graph_differs_from_a_scaled_one() -> None:
+    here = squares()
+    scaled = scaled_graph(here.graph(1), here.graph(2), (2048, 1024), 512)
+    assert scaled is not None and content_id(scaled) != content_id(here.graph(4))
+    for given, is_short in ((scaled, True), (None, False), (replace(scaled, ops=scaled.ops[:-1]), False)):
+        there, first = squares(), squares()
+        second, mine = (TracedBeside(p.graph, p.traces_beside(), lambda graph: None, lambda known: None, 2) for p in (there, first))
+        made = second.made_there(4, given)
+        graph, graph_id = mine.taken(4, made, scaled)
+        assert graph is first.graph(4) and content_id(graph) == graph_id == content_id(here.graph(4))
+        assert (first.tracer(4), first.has_loss(4), first.constants(4)) == (here.tracer(4), here.has_loss(4), here.constants(4))
+        assert (len(made) < len(pickle.dumps(graph)) / 4) is is_short
+
+
+def test_the_decisions_of_a_search_are_not_taken_for_a_graph_of_another_size() -> None:
+    program, local = squares(), resolve_cluster("local:2")
+    assert [op.target for op in other_factors(program.graph(4), program.graph(4)).values()] == []
+    with pytest.raises(Differs):
+        other_factors(program.graph(4), program.graph(2))
+    staged = [Staged(program.graph(m), {op.id: 0 for op in program.graph(m).ops}, 1) for m in (2, 4)]
+    model = build_model(staged[0], (2,), local, (), 2)
+    with pytest.raises(Differs):
+        with_literals_of(staged[1], staged[0], assign_layouts(model), StrategySets((2,)))
