@@ -15,7 +15,7 @@ from planner.ir.errors import Cancelled, OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.protocols import DryRun
-from planner.parallelism.bounding import BoundKind, SecondTrace, TracedBeside
+from planner.parallelism.bounding import Ahead, BoundKind, SecondTrace, TracedBeside, WholeBounds
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.kinds import best_of_kinds, least_step_s
 from planner.parallelism.memory import SearchMemory
@@ -175,17 +175,24 @@ def _best_plans(
 ) -> FoundPlans:
     bounds = _bounds(job, graph_of, options, time_limit)
     plans: dict[Shape, Plan] = {}
+    aheads: list[Ahead] = []
+
+    def ahead_of(shape_bounds: ShapeBounds, whole: WholeBounds, every: Sequence[Shape]) -> Ahead:
+        made_there = None if traced is None else lambda size: traced.made_there(size, bounds.scaled_graph(size))
+        aheads.append(Ahead(shape_bounds, whole, every, made_there=made_there))
+        return aheads[-1]
 
     def graphs_of(shape: Shape) -> tuple[LogicalGraph, Callable[[], LogicalGraph] | None]:
         """The graph to search, and, if it is a scaled one, what gives the graph to lower, which a second process traces meanwhile."""
         size, by_price = shape.micro_batches, shape.recompute not in ("", BLOCKS)
-        made = None if traced is None or by_price or traced.is_here(size) else search.asked_ahead(size)
-        scaled = None if made is None else bounds.scaled_graph(size)
-        if traced is None or made is None or scaled is None:
+        if traced is None or by_price or traced.is_here(size) or not aheads[-1].ask(size):
+            return graph_of(size), None
+        scaled = bounds.scaled_graph(size)
+        if scaled is None:
             return graph_of(size), None
 
         def taken() -> LogicalGraph:
-            graph, graph_id = traced.taken(size, made(), scaled)
+            graph, graph_id = traced.taken(size, aheads[-1].made(size), scaled)
             if graph_id is not None:
                 job.memory.learn_id(graph, graph_id)
             return graph
@@ -239,7 +246,7 @@ def _best_plans(
         gap=_SHAPE_GAP,
         bound_whole=bound_whole if options.method is Method.EXACT else None,
         on_progress=on_shape,
-        made_there=None if traced is None else lambda size: traced.made_there(size, bounds.scaled_graph(size)),
+        ahead=ahead_of,
     )
     other = None
     if runner_up:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf, prod
 
 from planner.ir.errors import InvalidProgram, OutOfMemory, Unsupported
@@ -59,7 +58,6 @@ class ShapeSearch:
     recompute: a shape that does not fit is tried with these, in turn.
     bound_whole: rising lower bounds on a shape's plans from its end stages, and from its whole model, which take a third of the time of working it
         out; asked for once there are as many plans as are wanted, until one dismisses the shape.   None: not asked for.
-    made_there: micro-batches -> what the second process makes of the model at that size, if it is asked to (``asked_ahead``); None: nothing.
     gap: a shape that could be better by at most this share of the best step is not worked out.
     given_up: shape -> its bound in seconds, of shapes of which no plan that was tried fits, which does not prove that none does; the bound over all
         shapes leaves them out.
@@ -71,7 +69,6 @@ class ShapeSearch:
     gap: float = 0.0
     bound_whole: WholeBounds | None = None
     on_progress: ShapeWatch | None = None
-    made_there: Callable[[int], bytes] | None = None
     ahead: Callable[[ShapeBounds, WholeBounds, Sequence[Shape]], Ahead] = Ahead
     given_up: dict[Shape, float] = field(default_factory=dict)
     _ahead: Ahead = field(init=False)
@@ -114,15 +111,10 @@ class ShapeSearch:
         step_s = self._worked[others[0]][0]
         return best, self._bound_s(best), RunnerUp(shape=others[0], step_s=step_s, least_s=min(step_s, *bounds))
 
-    def asked_ahead(self, micro_batches: int) -> Callable[[], bytes | None] | None:
-        """For ``work_out``: what gives ``made_there`` as soon as the second process has made it (None: it could not); None: there is none to ask."""
-        return partial(self._ahead.made, micro_batches) if self._ahead.ask(micro_batches) else None
-
     def _begin(self, candidates: Sequence[Shape], places: int) -> None:
         """Find the best of the candidates, or raise, and then, unless interrupted, those of the next places."""
         every = [replace(shape, recompute=recompute) for shape in candidates for recompute in (shape.recompute, *self.recompute)]
         self._ahead = self.ahead(self.bounds, self.bound_whole or _no_bounds, every)
-        self._ahead.made_there = self.made_there
         for shape in candidates:
             self._enter(self.bounds.roofline_s(shape), shape)
         try:
