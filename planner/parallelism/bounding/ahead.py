@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from select import select
 from tempfile import mkstemp
 from time import perf_counter
+from typing import NamedTuple
 
 from planner.ir.errors import RegistaError
 from planner.parallelism.bounding.claims import Claims, Owner
@@ -40,7 +41,17 @@ _Place = int
 """The number of a shape and a kind of bound."""
 _Message = tuple[_Place, Closer | bool | tuple[int, int]]
 """A bound of a place, or its end: whether those that came before are all; or of so many micro-batches, where the trace lies: (offset, bytes)."""
-_Told = tuple[Shape, BoundKind, Closer] | bool | int
+
+
+class _Ask(NamedTuple):
+    """number: of the question, by which it is claimed; the second process leaves it if the first has begun with it meanwhile."""
+
+    number: int
+    micro_batches: int
+
+
+_MOST_ASKS = 64
+_Told = tuple[Shape, BoundKind, Closer] | bool | _Ask
 """By which bound of a kind a shape that the first process had begun, or has alone, stands in its queue; whether whole models may be bounded;
 or at how many micro-batches to trace."""
 
@@ -68,6 +79,8 @@ class Ahead:
     _to_second: Connection | None = None
     _arrived: dict[_Place, list[Closer]] = field(default_factory=dict)
     _ended: dict[_Place, bool] = field(default_factory=dict)
+    _asks: dict[int, _Ask] = field(default_factory=dict)
+    """By micro-batches."""
     _made: dict[int, tuple[int, int]] = field(default_factory=dict)
     _file: int | None = None
     """The file without a name where the second process leaves what is too long for a pipe, which holds up who writes until the other reads."""
@@ -113,17 +126,23 @@ class Ahead:
         with suppress(OSError):
             if select([], [self._to_second], [], 0)[1]:
                 self._to_second.send(told)
-                if isinstance(told, tuple):
+                if not isinstance(told, bool | _Ask):
                     self._known.add(told[0])
                 return True
         return False
 
     def ask(self, micro_batches: int) -> bool:
         """Ask the second process for ``made_there``, which it makes next; False: there is none, or it is too busy to listen."""
-        return self.made_there is not None and self._send(micro_batches)
+        ask = _Ask(len(self._asks), micro_batches)
+        if self.made_there is None or ask.number >= _MOST_ASKS or not self._send(ask):
+            return False
+        self._asks[micro_batches] = ask
+        return True
 
     def made(self, micro_batches: int) -> bytes | None:
-        """What the second process has made, as soon as it has; None: it has ended, or it could not."""
+        """What the second process has made, as soon as it has; None: it has not begun with it, it has ended, or it could not."""
+        if self._claims.claim(self._place_of(self._asks[micro_batches]), Owner.FIRST):
+            return None
         while micro_batches not in self._made and self._second is not None and not self.bounds.time_limit.is_cancelled:
             try:
                 if self._second[1].poll(_POLL_S):
@@ -162,7 +181,7 @@ class Ahead:
         if self.made_there is not None and self._file is None:
             self._file, name = mkstemp()
             os.unlink(name)
-        self._claims = Claims(len(self._number) * len(BoundKind))
+        self._claims = Claims(len(self._number) * len(BoundKind) + _MOST_ASKS)
         receiver, sender = Pipe(duplex=False)
         listener, teller = Pipe(duplex=False)
 
@@ -195,6 +214,9 @@ class Ahead:
 
     def _place(self, shape: Shape, kind: BoundKind) -> _Place:
         return self._number[shape] * len(BoundKind) + kind - 1
+
+    def _place_of(self, ask: _Ask) -> _Place:
+        return len(self._number) * len(BoundKind) + ask.number
 
     def _has_more(self, place: _Place, taken: int) -> bool:
         """Whether the second process gives more than ``taken`` bounds of a place that it has begun; bounds other shapes until that is known."""
@@ -254,8 +276,9 @@ class Ahead:
                     bound_whole = told
                     queue, closest = [*queue, *closest], []
                     heapq.heapify(queue)
-                elif isinstance(told, int):
-                    sender.send((told, self._leave(told)))
+                elif isinstance(told, _Ask):
+                    if self._claims.claim(self._place_of(told), Owner.SECOND):
+                        sender.send((told.micro_batches, self._leave(told.micro_batches)))
                 else:
                     shape, kind, found = told
                     heapq.heappush(queue, (found.bound_s, shape, kind, found.memory_binds))
