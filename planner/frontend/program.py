@@ -30,8 +30,7 @@ from planner.frontend.random.eager import EagerDraws
 from planner.frontend.random.kernels import RANDOM_STATE
 from planner.frontend.to_graph.translate import Translated
 from planner.frontend.to_graph.update import Update, average_of
-from planner.frontend.traces import Traces
-from planner.frontend.traces_beside import TracesBeside
+from planner.frontend.traces import Traces, TracesBeside
 from planner.frontend.tracing.decomp.local_norm import check_batch_norms
 from planner.frontend.tracing.hooks import refuse_hooks
 from planner.frontend.tracing.trace import Step, Tracer, loss_of

@@ -33,7 +33,7 @@ def may_trace_beside() -> bool:
 
 
 class SecondTrace(Protocol):
-    """How a second process traces for the first (planner.frontend.traces_beside)."""
+    """How a second process traces for the first (planner.frontend.traces.beside)."""
 
     def meanwhile(self) -> None:
         """What the first process does while the second traces, because one of them has to; what it raises ends both."""

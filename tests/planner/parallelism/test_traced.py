@@ -11,7 +11,8 @@ from functools import partial
 import pytest
 import torch
 
-from planner.frontend import Program, traces
+from planner.frontend import Program
+from planner.frontend.traces import kept
 from planner.ir.errors import InvalidProgram, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
@@ -181,8 +182,8 @@ def test_the_plan_of_a_shape_that_the_second_process_traced_is_that_of_one_proce
     if planted == "scaled to another size":
         monkeypatch.setattr(ShapeBounds, "scaled_graph", lambda self, micro_batches: other.graph(2 * micro_batches))
     traced_here: list[int] = []
-    capture = traces.capture
-    monkeypatch.setattr(traces, "capture", lambda step, size: traced_here.append(size) or capture(step, size))
+    capture = kept.capture
+    monkeypatch.setattr(kept, "capture", lambda step, size: traced_here.append(size) or capture(step, size))
     assert searched(program, program.traces_beside()) == alone
     assert alone.micro_batches in asked
     if planted == "scaled rightly":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from planner.frontend.to_graph.translate import Translated
 from planner.frontend.to_graph.update import Update
-from planner.frontend.traces import TracedStep, Traces
+from planner.frontend.traces.kept import TracedStep, Traces
 from planner.frontend.tracing.trace import Step
 from planner.ir.graph import LogicalGraph
 
