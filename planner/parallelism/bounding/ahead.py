@@ -44,13 +44,19 @@ _Message = tuple[_Place, Closer | bool | tuple[int, int]]
 
 
 class _Ask(NamedTuple):
-    """number: of the question, by which it is claimed; the second process leaves it if the first has begun with it meanwhile."""
+    """number: of the question, by which it is claimed; the second process leaves it if the first has begun with it meanwhile.
+
+    at_s: when it was asked.
+    """
 
     number: int
     micro_batches: int
+    at_s: float
 
 
 _MOST_ASKS = 64
+_PATIENCE, _LEAST_S = 4.0, 5.0
+"""How long the first process waits for what was begun: so many times the seconds since it asked, and so many seconds at least."""
 _Told = tuple[Shape, BoundKind, Closer] | bool | _Ask
 """By which bound of a kind a shape that the first process had begun, or has alone, stands in its queue; whether whole models may be bounded;
 or at how many micro-batches to trace."""
@@ -133,17 +139,23 @@ class Ahead:
 
     def ask(self, micro_batches: int) -> bool:
         """Ask the second process for ``made_there``, which it makes next; False: there is none, or it is too busy to listen."""
-        ask = _Ask(len(self._asks), micro_batches)
+        ask = _Ask(len(self._asks), micro_batches, perf_counter())
+        if micro_batches in self._asks:
+            return True
         if self.made_there is None or ask.number >= _MOST_ASKS or not self._send(ask):
             return False
         self._asks[micro_batches] = ask
         return True
 
     def made(self, micro_batches: int) -> bytes | None:
-        """What the second process has made, as soon as it has; None: it has not begun with it, it has ended, or it could not."""
-        if self._claims.claim(self._place_of(self._asks[micro_batches]), Owner.FIRST):
+        """What the second process has made, as soon as it has; None: it has not begun with it, it has ended, it takes long, or it could not."""
+        ask, now_s = self._asks[micro_batches], perf_counter()
+        if self._claims.claim(self._place_of(ask), Owner.FIRST):
             return None
-        while micro_batches not in self._made and self._second is not None and not self.bounds.time_limit.is_cancelled:
+        until_s = now_s + max(_PATIENCE * (now_s - ask.at_s), _LEAST_S)
+        while micro_batches not in self._made and self._second is not None and perf_counter() < until_s:
+            if self.bounds.time_limit.is_cancelled:
+                break
             try:
                 if self._second[1].poll(_POLL_S):
                     self._note(self._second[1].recv())

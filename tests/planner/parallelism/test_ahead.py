@@ -131,6 +131,57 @@ def test_the_second_process_goes_on_with_a_shape_whose_bound_it_is_told() -> Non
         ahead.stop()
 
 
+def test_the_second_process_stays_and_learns_which_shapes_have_come_into_the_queue() -> None:
+    shares, (first, second, late) = bounds(), (Shape(1, 1, (4,)), Shape(1, 2, (4,)), Shape(2, 4, (2,)))
+    entries = [(shares.roofline_s(shape), shape, BoundKind.WITHIN_MEMORY, False) for shape in (first, second, late)]
+    ahead = Ahead(shares, lambda shape, *_: iter([float(shape.micro_batches)]), [first, second, late], after_s=0.0, allowed=lambda: True)
+    try:
+        ahead.start(entries[:2])
+        process = ahead.process
+        ahead.start(entries, renewed=True, bound_whole=True, without=first)
+        assert ahead.process == process is not None
+        taken = {shape: [*ahead.closer(shape, BoundKind.WITHIN_MEMORY, False)] for shape in (second, late) if _wait_for(ahead, shape)}
+        assert taken == {second: [Closer(bound_s=2.0)], late: [Closer(bound_s=4.0)]}
+        assert ahead.num_taken == 2
+        assert ahead._claims.owner(ahead._place(first, BoundKind.WITHIN_MEMORY)) is Owner.FIRST
+    finally:
+        ahead.close()
+
+
+def _wait_for(ahead: Ahead, shape: Shape) -> bool:
+    """Wait until the second process has begun with the shape."""
+    until_s = perf_counter() + 30.0
+    while ahead._claims.owner(ahead._place(shape, BoundKind.WITHIN_MEMORY)) is not Owner.SECOND and perf_counter() < until_s:
+        sleep(0.01)
+    return perf_counter() < until_s
+
+
+def test_what_the_second_process_has_not_begun_when_it_is_needed_is_left_to_the_first() -> None:
+    shares, busy, other = bounds(), Shape(1, 1, (4,)), Shape(1, 2, (4,))
+    entries = [(shares.roofline_s(shape), shape, BoundKind.WITHIN_MEMORY, False) for shape in (busy, other)]
+    made: list[int] = []  # in the second process
+
+    def slowly(*_: object) -> Iterator[float]:
+        sleep(1.0)
+        yield 1.0
+
+    def made_there(size: int) -> bytes:
+        made.append(size)
+        return bytes(made) * 100_000  # more than a pipe holds
+
+    ahead = Ahead(shares, slowly, [busy, other], after_s=0.0, allowed=lambda: True, made_there=made_there)
+    try:
+        ahead.start(entries, bound_whole=True)
+        assert _wait_for(ahead, busy) or _wait_for(ahead, other)
+        assert ahead.ask(7) and ahead.made(7) is None
+        assert ahead.ask(5)
+        while ahead._claims.owner(ahead._place_of(ahead._asks[5])) is Owner.NOBODY:
+            sleep(0.01)
+        assert ahead.made(5) == bytes([5]) * 100_000
+    finally:
+        ahead.close()
+
+
 def test_no_process_is_left_after_the_search() -> None:
     helped = Searched(forks=True)
     helped.search()

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from time import sleep
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from planner.ir.plan import Plan
 from planner.ir.text import content_id
 from planner.parallelism import make
 from planner.parallelism.bounding import Ahead, SecondTrace, TracedBeside
+from planner.parallelism.bounding.claims import Owner
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.make import PlanOptions, search_plans
 from planner.parallelism.memory import KnownOfGraph, SearchMemory
@@ -148,9 +150,16 @@ def test_what_the_first_process_finds_wrong_meanwhile_ends_the_search(monkeypatc
 
 
 def helped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """From now on searches have a second process from their first bound on; gives the sizes at which it is asked to trace."""
+    """From now on searches have a second process from their first bound on, and wait until it begins; gives the sizes that it is asked for."""
     asked: list[int] = []
-    ask = Ahead.ask
+    ask, made = Ahead.ask, Ahead.made
+
+    def made_when_begun(self: Ahead, size: int) -> bytes | None:
+        while self._claims.owner(self._place_of(self._asks[size])) is Owner.NOBODY and self.process is not None:
+            sleep(0.01)
+        return made(self, size)
+
+    monkeypatch.setattr(Ahead, "made", made_when_begun)
     monkeypatch.setattr(make, "TracedBeside", partial(TracedBeside, allowed=lambda: True))
     monkeypatch.setattr(make, "Ahead", partial(Ahead, after_s=0.0, allowed=lambda: True))
     monkeypatch.setattr(Ahead, "ask", lambda self, size: ask(self, size) and (asked.append(size) or True))
