@@ -1,12 +1,13 @@
 """A second process that bounds shapes ahead of the search, on a second core:
 
-    first    bound A   bound C    take B   work out D ..................   take E   take F   ...
-    second        bound B    bound E   (a new one)  bound E   bound F
+    first    bound A   bound C    take B   work out D ................   take E   take F   ...
+    second        bound B    bound E     trace D   bound F   bound G
 
 It is a fork of the first, so that it has all that was worked out, and goes through the same queue, best bound first; a shape that the other
 process has begun is left to it, until that tells its bound.  While the first waits for such a bound, it bounds the next shapes of its queue that
-nobody has begun.  What comes back are numbers that the first process would have worked out itself: every bound is a function of its shape and kind
-alone, so plans and bounds are those of one process.  Whatever goes wrong in the second one, the first does itself.
+nobody has begun.  While the first works out a shape, the second traces the shape's graph if it is asked to, and goes on with bounds.  What comes
+back is what the first process would have worked out itself: every bound is a function of its shape and kind alone, so plans and bounds are those
+of one process.  Whatever goes wrong in the second one, the first does itself.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class _Ask(NamedTuple):
 
 
 _MOST_ASKS = 64
+"""So many sizes may be asked for; each has a claim."""
 _PATIENCE, _LEAST_S = 4.0, 5.0
 """How long the first process waits for what was begun: so many times the seconds since it asked, and so many seconds at least."""
 _Told = tuple[Shape, BoundKind, Closer] | bool | _Ask
