@@ -144,7 +144,7 @@ class Ahead:
         ask = _Ask(len(self._asks), micro_batches, perf_counter())
         if micro_batches in self._asks:
             return True
-        if self.made_there is None or ask.number >= _MOST_ASKS or not self._send(ask):
+        if self._file is None or ask.number >= _MOST_ASKS or not self._send(ask):
             return False
         self._asks[micro_batches] = ask
         return True
@@ -193,8 +193,9 @@ class Ahead:
         self.stop()
         self._known = {entry[1] for entry in queue}
         if self.made_there is not None and self._file is None:
-            self._file, name = mkstemp()
-            os.unlink(name)
+            with suppress(OSError):  # without room for a file nothing is asked for
+                self._file, name = mkstemp()
+                os.unlink(name)
         self._claims = Claims(len(self._number) * len(BoundKind) + _MOST_ASKS)
         receiver, sender = Pipe(duplex=False)
         listener, teller = Pipe(duplex=False)
