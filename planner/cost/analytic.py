@@ -95,33 +95,17 @@ def full_rate(device: DeviceSpec, dtype: DType | None) -> float:
 
 def op_work_s(cluster: Cluster, op: Op, types: Mapping[str, TensorType]) -> float:
     """Seconds of one op by itself: its kernel's, where the device has a kernel table, otherwise op_s."""
-    return counted_work_s(cluster, op, types, flop(op, types), traffic_bytes(op, types), compute_dtype(op, types), {})
+    return counted_work_s(cluster, op, types, flop(op, types), traffic_bytes(op, types), compute_dtype(op, types))
 
 
-def counted_work_s(
-    cluster: Cluster,
-    op: Op,
-    types: Mapping[str, TensorType],
-    op_flop: int,
-    size_bytes: int,
-    dtype: DType | None,
-    known_s: dict[KernelWork, float],
-) -> float:
-    """``op_work_s`` of an op whose flop, bytes and dtype (compute_dtype) are known.
-
-    Args:
-        known_s: seconds of kernels on the cluster's device that were priced before; it grows.
-    """
+def counted_work_s(cluster: Cluster, op: Op, types: Mapping[str, TensorType], op_flop: int, size_bytes: int, dtype: DType | None) -> float:
+    """``op_work_s`` of an op whose flop, bytes and dtype (compute_dtype) are known."""
     if not cluster.device.kernels:
         return op_s(cluster, op_flop, size_bytes, dtype)
     from planner.cost.kernels.launches import kernel_of
 
     work = kernel_of(op, types, dtype, op_flop, size_bytes)
-    if work is None:
-        return 0.0
-    if work not in known_s:
-        known_s[work] = kernels_s(cluster, (work,))
-    return known_s[work]
+    return 0.0 if work is None else kernels_s(cluster, (work,))
 
 
 def least_work_s(cluster: Cluster, op: Op, types: Mapping[str, TensorType]) -> float:

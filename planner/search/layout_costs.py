@@ -16,7 +16,6 @@ from planner.cost import axis_boxing_s, counted_work_s
 from planner.cost import transfer_s as link_transfer_s
 from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
-from planner.ir.graph import KernelWork
 from planner.ir.plan import Boxing
 from planner.ir.sbp import B, NdSbp, Partial, ReduceOp
 from planner.ir.tensor import TensorType
@@ -51,7 +50,6 @@ class LayoutCosts:
         self._next_stage_ranks = (first, tuple(rank + size for rank in first) if 2 * size <= cluster.num_devices else first)
         self._tables: dict[tuple[TensorType, bool, tuple[ReduceOp, ...]], BoxingTable] = {}
         self._ops_s: dict[StrategySet, Floats] = {} if ops_s is None else ops_s
-        self._kernels_s: dict[KernelWork, float] = {}
         self._parts = tuple(LayoutCosts(part, mesh, exchanged=exchanged) for part in cluster.parts)
 
     def part_at(self, stage: int) -> int:
@@ -78,7 +76,7 @@ class LayoutCosts:
         if strategy.ring is not None:
             return self._ring_s(strategy, strategy.ring)
         local = strategy.local
-        return counted_work_s(self.cluster, local.op, local.types, strategy.flop, strategy.traffic_bytes, strategy.dtype, self._kernels_s)
+        return counted_work_s(self.cluster, local.op, local.types, strategy.flop, strategy.traffic_bytes, strategy.dtype)
 
     def _ring_s(self, strategy: Strategy, ring: Ring) -> float:
         """Attention in as many steps as the axis has devices: what travels to the next step does so during this one."""
