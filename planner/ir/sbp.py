@@ -139,7 +139,7 @@ class NdSbp:
         return NdSbp((B,) * num_axes)
 
     def followed_by(self, entry: Sbp) -> NdSbp:
-        """With one more axis, which cuts the parts of those before; equal ones made so are one object."""
+        """The layout on a mesh with one more, innermost axis, on which it is ``entry``; equal results are one object."""
         return _followed(self, entry)
 
     def __str__(self) -> str:

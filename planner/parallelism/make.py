@@ -178,26 +178,24 @@ def _best_plans(
     aheads: list[Ahead] = []
 
     def ahead_of(shape_bounds: ShapeBounds, whole: WholeBounds, every: Sequence[Shape]) -> Ahead:
-        made_there = None if traced is None else lambda size: traced.made_there(size, bounds.scaled_graph(size))
-        aheads.append(Ahead(shape_bounds, whole, every, made_there=made_there))
+        trace_there = None if traced is None else lambda size: traced.trace_there(size, bounds.scaled_graph(size))
+        aheads.append(Ahead(shape_bounds, whole, every, trace_there=trace_there))
         return aheads[-1]
 
     def graphs_of(shape: Shape) -> tuple[LogicalGraph, Callable[[], LogicalGraph] | None]:
         """The graph to search, and, if it is a scaled one, what gives the graph to lower, which a second process traces meanwhile."""
         size, by_price = shape.micro_batches, shape.recompute not in ("", BLOCKS)
-        if traced is None or by_price or traced.is_here(size) or not aheads[-1].ask(size):
-            return graph_of(size), None
-        scaled = bounds.scaled_graph(size)
-        if scaled is None:
+        scaled = None if traced is None or by_price or traced.is_here(size) else bounds.scaled_graph(size)
+        if traced is None or scaled is None or not aheads[-1].ask_for_trace(size):
             return graph_of(size), None
 
-        def taken() -> LogicalGraph:
-            graph, graph_id = traced.taken(size, aheads[-1].made(size), scaled)
+        def received() -> LogicalGraph:
+            graph, graph_id = traced.received(size, aheads[-1].trace(size), scaled)
             if graph_id is not None:
                 job.memory.learn_id(graph, graph_id)
             return graph
 
-        return scaled, taken
+        return scaled, received
 
     def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
         fixed = _pinned(options, shape)

@@ -62,7 +62,7 @@ class SearchMemory:
     _graphs: list[LogicalGraph] = field(default_factory=list)
     """The first graph of each content, by its number."""
     _latest: dict[int, tuple[LogicalGraph, int]] = field(default_factory=dict)
-    """id(graph) -> the graph and its number, of the latest graphs; holding a graph keeps its address from being used again."""
+    """The graphs asked about last, with their numbers, by id(); they are held so that no other graph gets the same id()."""
     _ids: dict[int, str] = field(default_factory=dict)
     """Number -> the graph's content id; of a scaled one, what it was scaled from, and to what."""
 

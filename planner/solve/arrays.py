@@ -26,7 +26,7 @@ def matrix_classes(matrix: Floats) -> RowColumnClasses:
 
 
 def _fold_rows(matrix: Floats) -> tuple[Ints, Floats, Floats]:
-    """(class of each row, one row of each class in ascending order, what each row exceeds it by)."""
+    """Rows that differ by a constant are one class: (class of each row, the rows of the classes in ascending order, constant of each row)."""
     low = matrix.min(axis=1)
     low = np.where(np.isfinite(low), low, 0.0)
     rest = matrix - low[:, None] + 0.0  # no zero is negative, so equal rows have equal bytes

@@ -25,11 +25,11 @@ from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Generic, TypeVar
 
-__all__ = ["Beside", "end", "forked", "has_second_core", "unheard"]
+__all__ = ["Beside", "end", "forked", "has_second_core", "patient_until_s", "unheard"]
 
 T = TypeVar("T")
 
-_LEAST_S = 5.0
+_PATIENCE, _LEAST_S = 4.0, 5.0
 _POLL_S = 0.02
 
 
@@ -86,18 +86,23 @@ def unheard() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
+def patient_until_s(began_s: float) -> float:
+    """Until when, by perf_counter, the first process waits for what the second began at ``began_s``: four times as long again, and 5 s at least."""
+    return perf_counter() + max(_PATIENCE * (perf_counter() - began_s), _LEAST_S)
+
+
 @dataclass(slots=True)
 class Beside(Generic[T]):
     """A function that a second process may work out.
 
     work: what it returns can be pickled.   is_up: whether to wait no longer.   allowed: whether to fork at all.
-    patience: how long the first process waits for the result: this many times the seconds since the fork, and _LEAST_S at least.
+    until_s: when the work began -> until when the first process waits for its result, by perf_counter.
     """
 
     work: Callable[[], T]
     is_up: Callable[[], bool] = lambda: False
     allowed: Callable[[], bool] = has_second_core
-    patience: float = 4.0
+    until_s: Callable[[float], float] = patient_until_s
     _second: tuple[int, Connection] | None = None
     _began_s: float = 0.0
 
@@ -125,7 +130,7 @@ class Beside(Generic[T]):
         """What the second process found, which is ended; None: nothing, or not in time."""
         if self._second is None:
             return None
-        until_s = perf_counter() + max(self.patience * (perf_counter() - self._began_s), _LEAST_S)
+        until_s = self.until_s(self._began_s)
         try:
             with suppress(EOFError, OSError, pickle.UnpicklingError):
                 while not self.is_up() and perf_counter() < until_s:

@@ -177,7 +177,7 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
             memory=kept,
         ),
         allowed=lambda: len(step.ops) >= _WORTH_OPS and has_second_core(),
-        patience=inf,
+        until_s=lambda began_s: inf,  # how long a search takes is not known before
     )
     search.start()
     try:

@@ -31,18 +31,18 @@ class TracesBeside:
         self.traces.try_batch_dims(self.step)
 
     def graph(self, micro_batches: int) -> LogicalGraph:
-        """In the second process, the graph at that size, as Program.graph; the batch dims are not tried here."""
+        """In the second process: trace one of so many micro-batches, as Program.graph does, but without trying out the batch dims."""
         self.traces.take_as_tried()
         return self.traces.of(self.step, self.update, micro_batches).graph
 
     def beside_graph(self, micro_batches: int) -> bytes:
-        """In the second process, what the first needs beside the graph in order not to trace at that size."""
+        """In the second process: what a trace has beside its graph, pickled for ``take``."""
         traced = self.traces.traced(self.step, self.update, micro_batches)
         of = traced.translated
         return pickle.dumps((of.constants, of.tracer, of.refusal, of.has_loss, traced.notes))
 
     def take(self, micro_batches: int, graph: LogicalGraph, beside_graph: bytes) -> None:
-        """In the first process, take what the second has traced at that size."""
+        """In the first process: keep a trace of the second's, as if it had been made here."""
         constants, tracer, refusal, has_loss, notes = pickle.loads(beside_graph)
         translated = Translated(graph=graph, constants=constants, tracer=tracer, refusal=refusal, has_loss=has_loss)
         self.traces.take(micro_batches, TracedStep(translated=translated, denominators=None, notes=notes))

@@ -100,7 +100,7 @@ class Traces:
                 self._try_batch_dims(step)
 
     def take_as_tried(self) -> None:
-        """For a fork of a process that tries the batch dims."""
+        """Do not try out the batch dims: for a fork of a process that does."""
         self._is_tried = True
 
     def _try_batch_dims(self, step: Step) -> None:

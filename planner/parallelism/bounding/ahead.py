@@ -30,7 +30,7 @@ from planner.parallelism.bounding.claims import Claims, Owner
 from planner.parallelism.bounding.closer import BoundKind, Closer, Entry, WholeBounds, closer_bounds
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.shape import Shape
-from planner.solve.beside import end, forked, has_second_core
+from planner.solve.beside import end, forked, has_second_core, patient_until_s
 
 __all__ = ["Ahead"]
 
@@ -45,20 +45,11 @@ _Message = tuple[_Place, Closer | bool | tuple[int, int]]
 
 
 class _Ask(NamedTuple):
-    """number: of the question, by which it is claimed; the second process leaves it if the first has begun with it meanwhile.
+    """At how many micro-batches to trace."""
 
-    at_s: when it was asked.
-    """
-
-    number: int
     micro_batches: int
-    at_s: float
 
 
-_MOST_ASKS = 64
-"""So many sizes may be asked for; each has a claim."""
-_PATIENCE, _LEAST_S = 4.0, 5.0
-"""How long the first process waits for what was begun: so many times the seconds since it asked, and so many seconds at least."""
 _Told = tuple[Shape, BoundKind, Closer] | bool | _Ask
 """By which bound of a kind a shape that the first process had begun, or has alone, stands in its queue; whether whole models may be bounded;
 or at how many micro-batches to trace."""
@@ -70,7 +61,7 @@ class Ahead:
 
     whole: of a shape's whole model.   shapes: all that may be asked about.
     after_s: seconds before the first fork.   allowed: whether to fork at all.   num_taken: bounds that came from the second process.
-    made_there: micro-batches -> what the second process makes of the model at that size, if it is asked to.
+    trace_there: micro-batches -> a trace of the model, made and pickled in the second process; None: it traces nothing.
     """
 
     bounds: ShapeBounds
@@ -78,7 +69,7 @@ class Ahead:
     shapes: Sequence[Shape]
     after_s: float = _WORTH_S
     allowed: Callable[[], bool] = has_second_core
-    made_there: Callable[[int], bytes] | None = None
+    trace_there: Callable[[int], bytes] | None = None
     num_taken: int = 0
     _began_s: float = field(default_factory=perf_counter)
     _number: dict[Shape, int] = field(default_factory=dict)
@@ -87,9 +78,12 @@ class Ahead:
     _to_second: Connection | None = None
     _arrived: dict[_Place, list[Closer]] = field(default_factory=dict)
     _ended: dict[_Place, bool] = field(default_factory=dict)
-    _asks: dict[int, _Ask] = field(default_factory=dict)
-    """By micro-batches."""
-    _made: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _sizes: dict[int, int] = field(default_factory=dict)
+    """Micro-batches of the shapes, numbered."""
+    _asked_s: dict[int, float] = field(default_factory=dict)
+    """Micro-batches -> when the second process was asked to trace."""
+    _traces: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Micro-batches -> (offset, bytes) of a trace in the file."""
     _file: int | None = None
     """The file without a name where the second process leaves what is too long for a pipe, which holds up who writes until the other reads."""
     _known: set[Shape] = field(default_factory=set)
@@ -99,6 +93,7 @@ class Ahead:
 
     def __post_init__(self) -> None:
         self._number = {shape: number for number, shape in enumerate(dict.fromkeys(self.shapes))}
+        self._sizes = {size: number for number, size in enumerate(dict.fromkeys(shape.micro_batches for shape in self.shapes))}
 
     @property
     def process(self) -> int | None:
@@ -139,23 +134,21 @@ class Ahead:
                 return True
         return False
 
-    def ask(self, micro_batches: int) -> bool:
-        """Ask the second process for ``made_there``, which it makes next; False: there is none, or it is too busy to listen."""
-        ask = _Ask(len(self._asks), micro_batches, perf_counter())
-        if micro_batches in self._asks:
+    def ask_for_trace(self, micro_batches: int) -> bool:
+        """Ask the second process to trace as soon as it has ended the bound that it works on; False: there is none, or it is too busy to listen."""
+        if micro_batches in self._asked_s:
             return True
-        if self._file is None or ask.number >= _MOST_ASKS or not self._send(ask):
+        if self._file is None or not self._send(_Ask(micro_batches)):
             return False
-        self._asks[micro_batches] = ask
+        self._asked_s[micro_batches] = perf_counter()
         return True
 
-    def made(self, micro_batches: int) -> bytes | None:
-        """What the second process has made, as soon as it has; None: it has not begun with it, it has ended, it takes long, or it could not."""
-        ask, now_s = self._asks[micro_batches], perf_counter()
-        if self._claims.claim(self._place_of(ask), Owner.FIRST):
+    def trace(self, micro_batches: int) -> bytes | None:
+        """Wait for the trace that was asked for; None: the second process has not begun with it, and leaves it, or failed, or takes too long."""
+        if self._claims.claim(self._place_of_trace(micro_batches), Owner.FIRST):
             return None
-        until_s = now_s + max(_PATIENCE * (now_s - ask.at_s), _LEAST_S)
-        while micro_batches not in self._made and self._second is not None and perf_counter() < until_s:
+        until_s = patient_until_s(self._asked_s[micro_batches])
+        while micro_batches not in self._traces and self._second is not None and perf_counter() < until_s:
             if self.bounds.time_limit.is_cancelled:
                 break
             try:
@@ -163,7 +156,7 @@ class Ahead:
                     self._note(self._second[1].recv())
             except (EOFError, OSError):
                 self.stop()
-        offset, size = self._made.get(micro_batches, (0, 0))
+        offset, size = self._traces.get(micro_batches, (0, 0))
         return os.pread(self._file, size, offset) if self._file is not None and size else None
 
     def _renew(self, bound_whole: bool) -> bool:
@@ -192,11 +185,11 @@ class Ahead:
             return
         self.stop()
         self._known = {entry[1] for entry in queue}
-        if self.made_there is not None and self._file is None:
+        if self.trace_there is not None and self._file is None:
             with suppress(OSError):  # without room for a file nothing is asked for
                 self._file, name = mkstemp()
                 os.unlink(name)
-        self._claims = Claims(len(self._number) * len(BoundKind) + _MOST_ASKS)
+        self._claims = Claims(len(self._number) * len(BoundKind) + len(self._sizes))
         receiver, sender = Pipe(duplex=False)
         listener, teller = Pipe(duplex=False)
 
@@ -211,7 +204,7 @@ class Ahead:
         self._second, self._to_second = (process, receiver), teller
 
     def close(self) -> None:
-        """End the second process, and drop what it has made."""
+        """End the second process, and drop its traces."""
         self.stop()
         if self._file is not None:
             os.close(self._file)
@@ -230,8 +223,9 @@ class Ahead:
     def _place(self, shape: Shape, kind: BoundKind) -> _Place:
         return self._number[shape] * len(BoundKind) + kind - 1
 
-    def _place_of(self, ask: _Ask) -> _Place:
-        return len(self._number) * len(BoundKind) + ask.number
+    def _place_of_trace(self, micro_batches: int) -> int:
+        """Where a trace is claimed, behind all bounds."""
+        return len(self._number) * len(BoundKind) + self._sizes[micro_batches]
 
     def _has_more(self, place: _Place, taken: int) -> bool:
         """Whether the second process gives more than ``taken`` bounds of a place that it has begun; bounds other shapes until that is known."""
@@ -264,18 +258,18 @@ class Ahead:
         if isinstance(content, Closer):
             self._arrived.setdefault(place, []).append(content)
         elif isinstance(content, tuple):
-            self._made[place] = content
+            self._traces[place] = content
         else:
             self._ended[place] = content
 
-    def _leave(self, micro_batches: int) -> tuple[int, int]:
-        """In the second process: make what was asked for, and leave it in the file; it has no bytes if that fails, and the first says why."""
-        assert self.made_there is not None and self._file is not None
-        made = b""
+    def _traced(self, micro_batches: int) -> tuple[int, int]:
+        """In the second process: (offset, bytes) of a trace in the file; no bytes: it failed, and the first process traces and says why."""
+        assert self.trace_there is not None and self._file is not None
+        trace = b""
         with suppress(Exception):
-            made = self.made_there(micro_batches)
+            trace = self.trace_there(micro_batches)
         offset = os.lseek(self._file, 0, os.SEEK_END)
-        return offset, os.pwrite(self._file, made, offset)
+        return offset, os.pwrite(self._file, trace, offset)
 
     def _go_ahead(self, queue: list[Entry], sender: Connection, listener: Connection, bound_whole: bool) -> None:
         """What the second process does, until it is ended."""
@@ -292,8 +286,8 @@ class Ahead:
                     queue, closest = [*queue, *closest], []
                     heapq.heapify(queue)
                 elif isinstance(told, _Ask):
-                    if self._claims.claim(self._place_of(told), Owner.SECOND):
-                        sender.send((told.micro_batches, self._leave(told.micro_batches)))
+                    if self._claims.claim(self._place_of_trace(told.micro_batches), Owner.SECOND):
+                        sender.send((told.micro_batches, self._traced(told.micro_batches)))
                 else:
                     shape, kind, found = told
                     heapq.heappush(queue, (found.bound_s, shape, kind, found.memory_binds))

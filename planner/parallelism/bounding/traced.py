@@ -9,7 +9,6 @@ second    trace at the shape's size ->   bounds of other shapes
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -40,15 +39,15 @@ class SecondTrace(Protocol):
         ...
 
     def graph(self, micro_batches: int) -> LogicalGraph:
-        """In the second process: the graph at that size."""
+        """In the second process: the graph of one of so many micro-batches."""
         ...
 
     def beside_graph(self, micro_batches: int) -> bytes:
-        """In the second process: all that the first needs of the trace at that size beside the graph."""
+        """In the second process: what a trace has beside its graph, pickled for ``take``."""
         ...
 
     def take(self, micro_batches: int, graph: LogicalGraph, beside_graph: bytes) -> None:
-        """In the first process: take what the second has traced."""
+        """In the first process: keep a trace of the second's, as if it had been made here."""
         ...
 
 
@@ -74,31 +73,28 @@ class TracedBeside:
     """At which sizes the first process has the graph."""
 
     def __post_init__(self) -> None:
-        first = os.getpid()
-
-        def work() -> KnownOfGraph:
-            graph_of = self.graph_of if os.getpid() == first else self.second.graph
-            return self.known_of(graph_of(self.size))
-
-        self._beside = Beside(work, self.is_cancelled, self.allowed)
+        self._beside = Beside(lambda: self.known_of(self.second.graph(self.size)), self.is_cancelled, self.allowed)
 
     def __call__(self, micro_batches: int) -> LogicalGraph:
         """The graph at that size; raises what ``graph_of`` raises."""
-        if micro_batches != self.size or (self._found is None and self._beside.process is None):
-            self._here.add(micro_batches)
-            return self.graph_of(micro_batches)
-        if self._found is None:
-            known = self._beside.result()
-            self.learn(known)
-            self._found = known.graph
-        return self._found
+        if micro_batches == self.size and (received := self._beside.received()) is not None:
+            self.learn(received[0])
+            self._found = received[0].graph
+        if micro_batches == self.size and self._found is not None:
+            return self._found
+        self._here.add(micro_batches)
+        return self.graph_of(micro_batches)
 
     def is_here(self, micro_batches: int) -> bool:
         """Whether the first process has the graph at that size, or a second one may not trace it."""
         return micro_batches in {*self._here, self.size} or not self.allowed()
 
-    def made_there(self, micro_batches: int, scaled: LogicalGraph | None) -> bytes:
-        """In the second process, for ``taken``: the graph at that size, or in what it differs from a scaled one, which both have; its content id."""
+    def trace_there(self, micro_batches: int, scaled: LogicalGraph | None) -> bytes:
+        """In the second process: a trace, pickled for ``received``: its graph, or only the ops in which that differs from the scaled one; its id.
+
+        Args:
+            scaled: a graph of the same size that both processes have; None: there is none.
+        """
         with unheard():
             graph = self.second.graph(micro_batches)
             beside_graph = self.second.beside_graph(micro_batches)
@@ -108,11 +104,11 @@ class TracedBeside:
                 sent = other_factors(graph, scaled)
         return pickle.dumps((sent, content_id(graph), beside_graph), pickle.HIGHEST_PROTOCOL)
 
-    def taken(self, micro_batches: int, made: bytes | None, scaled: LogicalGraph) -> tuple[LogicalGraph, str | None]:
-        """In the first process: the graph at that size and its content id (None: not known), from what the second has made of it, if anything."""
-        if made is None:
+    def received(self, micro_batches: int, trace: bytes | None, scaled: LogicalGraph) -> tuple[LogicalGraph, str | None]:
+        """In the first process: (the graph, its content id) from ``trace_there``'s trace; None instead of a trace: (the graph traced here, None)."""
+        if trace is None:
             return self(micro_batches), None
-        sent, graph_id, beside_graph = pickle.loads(made)
+        sent, graph_id, beside_graph = pickle.loads(trace)
         graph = sent if isinstance(sent, LogicalGraph) else with_ops(scaled, sent)
         self.second.take(micro_batches, graph, beside_graph)
         return self(micro_batches), graph_id

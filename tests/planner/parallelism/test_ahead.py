@@ -165,19 +165,19 @@ def test_what_the_second_process_has_not_begun_when_it_is_needed_is_left_to_the_
         sleep(1.0)
         yield 1.0
 
-    def made_there(size: int) -> bytes:
+    def trace_there(size: int) -> bytes:
         made.append(size)
         return bytes(made) * 100_000  # more than a pipe holds
 
-    ahead = Ahead(shares, slowly, [busy, other], after_s=0.0, allowed=lambda: True, made_there=made_there)
+    ahead = Ahead(shares, slowly, [busy, other], after_s=0.0, allowed=lambda: True, trace_there=trace_there)
     try:
         ahead.start(entries, bound_whole=True)
         assert _wait_for(ahead, busy) or _wait_for(ahead, other)
-        assert ahead.ask(7) and ahead.made(7) is None
-        assert ahead.ask(5)
-        while ahead._claims.owner(ahead._place_of(ahead._asks[5])) is Owner.NOBODY:
+        assert ahead.ask_for_trace(1) and ahead.trace(1) is None
+        assert ahead.ask_for_trace(2)
+        while ahead._claims.owner(ahead._place_of_trace(2)) is Owner.NOBODY:
             sleep(0.01)
-        assert ahead.made(5) == bytes([5]) * 100_000
+        assert ahead.trace(2) == bytes([2]) * 100_000
     finally:
         ahead.close()
 

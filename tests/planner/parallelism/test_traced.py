@@ -152,17 +152,17 @@ def test_what_the_first_process_finds_wrong_meanwhile_ends_the_search(monkeypatc
 def helped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """From now on searches have a second process from their first bound on, and wait until it begins; gives the sizes that it is asked for."""
     asked: list[int] = []
-    ask, made = Ahead.ask, Ahead.made
+    ask, trace = Ahead.ask_for_trace, Ahead.trace
 
-    def made_when_begun(self: Ahead, size: int) -> bytes | None:
-        while self._claims.owner(self._place_of(self._asks[size])) is Owner.NOBODY and self.process is not None:
+    def trace_when_begun(self: Ahead, size: int) -> bytes | None:
+        while self._claims.owner(self._place_of_trace(size)) is Owner.NOBODY and self.process is not None:
             sleep(0.01)
-        return made(self, size)
+        return trace(self, size)
 
-    monkeypatch.setattr(Ahead, "made", made_when_begun)
+    monkeypatch.setattr(Ahead, "trace", trace_when_begun)
     monkeypatch.setattr(make, "TracedBeside", partial(TracedBeside, allowed=lambda: True))
     monkeypatch.setattr(make, "Ahead", partial(Ahead, after_s=0.0, allowed=lambda: True))
-    monkeypatch.setattr(Ahead, "ask", lambda self, size: ask(self, size) and (asked.append(size) or True))
+    monkeypatch.setattr(Ahead, "ask_for_trace", lambda self, size: ask(self, size) and (asked.append(size) or True))
     return asked
 
 
@@ -206,8 +206,8 @@ def test_what_the_second_process_hands_over_is_in_what_the_graph_differs_from_a_
     for given, is_short in ((scaled, True), (None, False), (replace(scaled, ops=scaled.ops[:-1]), False)):
         there, first = squares(), squares()
         second, mine = (TracedBeside(p.graph, p.traces_beside(), lambda graph: None, lambda known: None, 2) for p in (there, first))
-        made = second.made_there(4, given)
-        graph, graph_id = mine.taken(4, made, scaled)
+        made = second.trace_there(4, given)
+        graph, graph_id = mine.received(4, made, scaled)
         assert graph is first.graph(4) and content_id(graph) == graph_id == content_id(here.graph(4))
         assert (first.tracer(4), first.has_loss(4), first.constants(4)) == (here.tracer(4), here.has_loss(4), here.constants(4))
         assert (len(made) < len(pickle.dumps(graph)) / 4) is is_short
