@@ -79,6 +79,7 @@ from simulator.analysis.replay import message_times
 __all__ = ["Performer", "check_program", "plan", "planned_program", "program_for", "program_of", "run", "session", "simulate"]
 
 
+@collector_paused()
 def plan(
     program: Program | str,
     cluster: Cluster | str,
@@ -229,8 +230,7 @@ def plan(
     if source.batch_dims.given:
         recorded["batch_dim"] = ",".join("none" if dim is None else str(dim) for dim in source.batch_dims.dims)
     plan = replace(plan, options={**plan.options, **recorded}) if recorded else plan
-    with collector_paused():
-        validate(plan, source)
+    validate(plan, source)
     if (isinstance(program, str) or model is not None) and names_code(plan):
         record(plan)
     return plan
