@@ -52,7 +52,7 @@ from planner.search.context import context_of
 from planner.solve.problem import Watch
 from planner.solve.time_limit import Cancel
 from planner.stages.recompute import Recompute, recompute_of
-from planner.validate import validate
+from planner.validate import ProvenPlans
 from regista.clusters import resolve_cluster, run_as
 from regista.data import Data, batches_for
 from regista.origin import names_code, record
@@ -205,6 +205,7 @@ def plan(
         options = replace(options, bucket_bytes=bucket_bytes)
     if automatic:
         check_open(options)
+    proofs = ProvenPlans(source)
     constants = () if robust is None else constants_of(target, robust)
     search = partial(
         search_plans,
@@ -218,6 +219,7 @@ def plan(
         cancel=cancel,
         memory=SearchMemory() if memory is None else memory,
         second=source.traces_beside() if source.is_large else None,
+        prove=proofs.prove,
     )
     plans = search(options=options)
     plan = plans.plan if not automatic else with_quickest_schedule(plans.plan, options, lambda asked: search(options=asked).plan)
@@ -230,7 +232,7 @@ def plan(
     if source.batch_dims.given:
         recorded["batch_dim"] = ",".join("none" if dim is None else str(dim) for dim in source.batch_dims.dims)
     plan = replace(plan, options={**plan.options, **recorded}) if recorded else plan
-    validate(plan, source)
+    proofs.prove(plan)
     if (isinstance(program, str) or model is not None) and names_code(plan):
         record(plan)
     return plan

@@ -24,7 +24,7 @@ from experiments.plan_edits.trial import asked, validated
 from experiments.planted_lowering_bugs.bugs import Bug
 from planner.ir.actors.verify import verify
 from planner.ir.plan import Plan
-from planner.parallelism import one_shape
+from planner.parallelism.one_shape import planning
 from tests.mutation.tree import planted
 
 __all__ = ["Lowered", "Trial", "lowered", "tried"]
@@ -69,13 +69,13 @@ class Trial:
 def lowered(name: str) -> Lowered:
     """Plan a base once, and keep what the lowering was given."""
     given: list[tuple[Any, ...]] = []
-    sound = one_shape.lower
+    sound = planning.lower
 
     def kept(*arguments: Any) -> Plan:
         given.append(arguments)
         return sound(*arguments)
 
-    with mock.patch.object(one_shape, "lower", kept):
+    with mock.patch.object(planning, "lower", kept):
         plan = base_plan(name)
     again = sound(*given[-1])
     oracle = Oracle(plan)

@@ -19,7 +19,7 @@ from planner.parallelism.bounding import Ahead, BoundKind, SecondTrace, TracedBe
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.kinds import best_of_kinds, least_step_s
 from planner.parallelism.memory import SearchMemory
-from planner.parallelism.one_shape import Job, bound_one_shape, plan_one_shape
+from planner.parallelism.one_shape import Job, OtherBound, bound_one_shape, plan_one_shape
 from planner.parallelism.options import SHARES, PlanOptions, check_options
 from planner.parallelism.proof import SearchCutShort, check_search, with_open_parts
 from planner.parallelism.proof.would_fit import would_fit
@@ -68,6 +68,7 @@ def search_plans(
     cancel: Cancel | None = None,
     memory: SearchMemory | None = None,
     second: SecondTrace | None = None,
+    prove: Callable[[Plan], None] | None = None,
 ) -> FoundPlans:
     """Search stages, mesh and micro-batches where the options leave them open, then the layouts, and lower.
 
@@ -82,13 +83,14 @@ def search_plans(
         memory: what searches of the same program have worked out, which changes no result.
         second: how a second process may trace at the second size that a search over sizes needs; None: none may.  It is worth it for a large
             model.
+        prove: raises unless a Plan computes its program; called with a Plan that may be the best while a second process goes on with bounds.
 
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.   Cancelled: before there was a plan.
     """
     kept = SearchMemory() if memory is None else memory
     time_limit = TimeLimit(options.seconds, perf_counter if cancel is None else cancel)
-    job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run, memory=kept)
+    job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run, memory=kept, prove=prove)
     size = max(options.stages or 1, 2)
     if second is None or options.micro_batches is not None or cluster.parts or batch_size % size:
         return _searched(job, graph_of, options, time_limit, on_shape, runner_up)
@@ -176,6 +178,7 @@ def _best_plans(
     bounds = _bounds(job, graph_of, options, time_limit)
     plans: dict[Shape, Plan] = {}
     aheads: list[Ahead] = []
+    asked: dict[Shape, tuple[LogicalGraph, Callable[[], LogicalGraph] | None]] = {}
 
     def ahead_of(shape_bounds: ShapeBounds, whole: WholeBounds, every: Sequence[Shape]) -> Ahead:
         trace_there = None if traced is None else lambda size: traced.trace_there(size, bounds.scaled_graph(size))
@@ -197,13 +200,16 @@ def _best_plans(
 
         return scaled, received
 
+    def end_stages_s(shape: Shape, memory_binds: bool) -> float:
+        return max((found.bound_s for found in aheads[-1].closer(shape, BoundKind.WITHIN_MEMORY, memory_binds)), default=0.0)
+
     def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
         fixed = _pinned(options, shape)
         share_s = options.seconds * _SHARE_OF_A_SHAPE
         # Once the time is up, shapes are worked out until one is, each for its share, so that there is a plan.
         is_up = time_limit.is_up()
         limit = TimeLimit(share_s, time_limit.clock) if is_up else time_limit.part(share_s)
-        graph, lowered = (graph_of(shape.micro_batches), None) if is_up else graphs_of(shape)
+        graph, lowered = asked.pop(shape) if shape in asked else (graph_of(shape.micro_batches), None)
         if is_up and not memory_binds:  # whether it binds was not found in time
             memory_binds = _surely_binds(job, graph, fixed, limit)
         plan = plan_one_shape(
@@ -214,6 +220,7 @@ def _best_plans(
             s_per_byte=partial(bounds.s_per_byte, shape),
             time_limit=limit,
             traced=lowered,
+            other=None if is_up or not aheads else OtherBound(bound_s=partial(end_stages_s, shape, memory_binds), gap=_SHAPE_GAP),
         )
         plans[shape] = plan
         return plan.search.objective_s, plan.search.lower_bound_s
@@ -244,6 +251,7 @@ def _best_plans(
         gap=_SHAPE_GAP,
         bound_whole=bound_whole if options.method is Method.EXACT else None,
         on_progress=on_shape,
+        before=lambda shape: asked.update({shape: graphs_of(shape)}),
         ahead=ahead_of,
     )
     other = None

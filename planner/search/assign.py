@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from planner.search.bounds.bottleneck import bottleneck_bound
@@ -11,10 +11,10 @@ from planner.search.bounds.guided import solve_guided
 from planner.search.methods.method import Method, search
 from planner.search.model import Assignment, SearchModel
 from planner.solve import Problem, Solution
-from planner.solve.problem import NotFoundInTime, Watch
+from planner.solve.problem import Ints, NotFoundInTime, Watch
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
 
-__all__ = ["assign_layouts", "is_long"]
+__all__ = ["FoundLayouts", "find_layouts", "is_long"]
 
 _LONG = 10_000
 """Nodes of a problem with a memory limit above which planner.search.bounds.guided is tried first; the general solver would need minutes."""
@@ -25,7 +25,51 @@ def is_long(problem: Problem) -> bool:
     return bool(problem.demands) and len(problem.names) > _LONG
 
 
-def assign_layouts(
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FoundLayouts:
+    """A choice of layouts, with a bound that may be raised.
+
+    objective_s: its step in seconds.   bound_s: no choice within ``memory_bytes`` of a device takes less.
+    multipliers: per stage, the price of memory that gave the bound; empty: memory does not bind, or was not searched so.
+    """
+
+    model: SearchModel
+    choice: Ints
+    method: str
+    objective_s: float
+    bound_s: float
+    multipliers: Sequence[float]
+    memory_bytes: float
+
+    def bounded_by_bottleneck(self, time_limit: TimeLimit = NO_LIMIT, *, watch: Watch | None = None) -> FoundLayouts:
+        """The same with the bound of its slowest stages (planner.search.bounds.bottleneck), or the choice that this bound found, if it is quicker.
+
+        Args:
+            watch: if it is given, an interrupt (Ctrl-C) leaves the bound as it is.
+        """
+        model = self.model
+        try:
+            other_s, other = bottleneck_bound(
+                model, self.choice, s_per_byte=self.multipliers, memory_bytes=self.memory_bytes, time_limit=time_limit
+            )
+        except KeyboardInterrupt:
+            if watch is None:
+                raise  # without a watch, the caller handles the interrupt
+            return self
+        except NotFoundInTime:  # the time was up before the solver had a choice
+            return self
+        found = replace(self, bound_s=max(self.bound_s, other_s))
+        if model.problem.feasible(other) and (step_s := model.step_s(other)) < self.objective_s:
+            return replace(found, choice=other, objective_s=step_s)
+        return found
+
+    def assignment(self) -> Assignment:
+        """The decisions that the choice stands for."""
+        held_bytes = self.model.problem.peak(self.choice)
+        return self.model.decode(self.choice, self.method, self.objective_s, min(self.bound_s, self.objective_s), held_bytes)
+
+
+def find_layouts(
     model: SearchModel,
     *,
     method: Method = Method.EXACT,
@@ -34,7 +78,8 @@ def assign_layouts(
     limit_bytes: float = inf,
     memory_bytes: float = inf,
     s_per_byte: Sequence[float] = (),
-) -> Assignment:
+    by_bottleneck: bool = True,
+) -> FoundLayouts:
     """Choose the layouts.
 
     Args:
@@ -45,6 +90,7 @@ def assign_layouts(
         s_per_byte: per stage, an estimate of the Lagrange multiplier of memory, with which the search begins.  The search of a long model
             begins with multipliers of its own.
         watch: called with every progress; if it is given, an interrupt (Ctrl-C) stops the search with the best choice so far.
+        by_bottleneck: also bound the slowest stages, where stages are searched exactly; the search's own objective weighs all stages alike.
 
     Raises:
         OutOfMemory: no layout fits.   Unsupported: the pins allow no choice.   NotFoundInTime: there was no choice in time.
@@ -62,21 +108,18 @@ def assign_layouts(
     proven = solution is not None or limit_bytes >= memory_bytes or not model.problem.demands
     if solution is None:
         solution = search(model, method, seconds=max(time_limit.remaining_s(), 0.0), clock=time_limit.clock, watch=watch)
-    stages, choice = model.staged.num_stages, solution.choice
+    stages = model.staged.num_stages
     bound_s = solution.lower_bound / stages if proven else 0.0
-    objective_s = model.step_s(choice)
+    objective_s = model.step_s(solution.choice)
     if proven and solution.gap == 0.0 and stages == 1:
         bound_s = objective_s  # equal up to rounding
-    if stages > 1 and method is Method.EXACT:
-        try:
-            other_s, other = bottleneck_bound(model, choice, s_per_byte=multipliers, memory_bytes=memory_bytes, time_limit=time_limit)
-        except KeyboardInterrupt:
-            if watch is None:
-                raise  # without a watch, the caller handles the interrupt
-            other_s, other = 0.0, choice  # the choice stays, with the bound that it has
-        except NotFoundInTime:
-            other_s, other = 0.0, choice  # the time was up before the solver had a choice
-        bound_s = max(bound_s, other_s)
-        if model.problem.feasible(other) and model.step_s(other) < objective_s:
-            choice, objective_s = other, model.step_s(other)
-    return model.decode(choice, solution.method, objective_s, min(bound_s, objective_s), model.problem.peak(choice))
+    found = FoundLayouts(
+        model=model,
+        choice=solution.choice,
+        method=solution.method,
+        objective_s=objective_s,
+        bound_s=bound_s,
+        multipliers=multipliers,
+        memory_bytes=memory_bytes,
+    )
+    return found.bounded_by_bottleneck(time_limit, watch=watch) if by_bottleneck and stages > 1 and method is Method.EXACT else found

@@ -174,12 +174,13 @@ class Ahead:
 
         Args:
             renewed: the one that there is learns which shapes have come into the queue since, and ``bound_whole``.
-            bound_whole: it may bound whole models, too.   without: a shape that the first process works out.
+            bound_whole: it may bound whole models, too.   without: a shape that the first process works out; only its end stages are bounded.
         """
         self._queue = queue
         if without is not None and self._second is not None:
             for kind in BoundKind:
-                self._claims.claim(self._place(without, kind), Owner.FIRST)
+                if kind is not BoundKind.WITHIN_MEMORY:  # of the bound after it
+                    self._claims.claim(self._place(without, kind), Owner.FIRST)
         is_worth = len(queue) > 1 and perf_counter() - self._began_s >= self.after_s
         if (self._second is not None and not renewed) or not is_worth or not self.allowed() or self._renew(bound_whole):
             return

@@ -53,7 +53,7 @@ def end_stage_bounds(
     between_s = sum(len(alike) * least_s(model_of(alike[-1]), 1.0, 0.0) for alike in stages_alike(staged, range(1, last)))
     bound = between_s + slow_s[slow] + least_s(models[other], 1.0, 1.0)  # (1)
     yield bound
-    yield max(bound, between_s + least_s(models[other], 1.0, 0.0) + least_s(models[slow], often, 1.0))  # (2)
+    yield max(bound, between_s + slow_s[other] / often + least_s(models[slow], often, 1.0))  # (2)
 
 
 def _least_s(model: SearchModel, times: float, once: float, memory_bytes: float, time_limit: TimeLimit) -> float:

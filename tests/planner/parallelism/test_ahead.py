@@ -143,7 +143,7 @@ def test_the_second_process_stays_and_learns_which_shapes_have_come_into_the_que
         taken = {shape: [*ahead.closer(shape, BoundKind.WITHIN_MEMORY, False)] for shape in (second, late) if _wait_for(ahead, shape)}
         assert taken == {second: [Closer(bound_s=2.0)], late: [Closer(bound_s=4.0)]}
         assert ahead.num_taken == 2
-        assert ahead._claims.owner(ahead._place(first, BoundKind.WITHIN_MEMORY)) is Owner.FIRST
+        assert ahead._claims.owner(ahead._place(first, BoundKind.END_STAGES)) is Owner.FIRST
     finally:
         ahead.close()
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.parallelism.narrow import LimitSearch
+from planner.parallelism.one_shape.narrow import LimitSearch
 
 MEMORY = 100.0
 

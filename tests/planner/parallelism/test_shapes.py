@@ -27,7 +27,7 @@ from planner.parallelism.memory import again_of
 from planner.parallelism.options import SHARES
 from planner.parallelism.shape import Shape, shapes
 from planner.parallelism.shape_search import ShapeSearch
-from planner.search import assign_layouts, build_model, search
+from planner.search import build_model, find_layouts, search
 from planner.search.bounds.bottleneck import bottleneck_bound
 from planner.search.bounds.guided import solve_guided
 from planner.search.bounds.pieces import forward_part, model_pieces
@@ -218,10 +218,10 @@ def test_a_long_model_is_searched_by_prices_without_being_told_any(monkeypatch: 
     graph = program.graph(4)
     staged = prepare(graph, assign_stages(graph, 2), 2)
     model = build_model(staged, shape.mesh, four(), (), 4, limit_bytes=limit, in_flight=(2, 1))
-    best = assign_layouts(model, limit_bytes=limit, memory_bytes=limit)
+    best = find_layouts(model, limit_bytes=limit, memory_bytes=limit).assignment()
     monkeypatch.setattr(sys.modules["planner.search.assign"], "_LONG", 0)
     monkeypatch.setattr(sys.modules["planner.search.assign"], "search", None)  # the general solver
-    assignment = assign_layouts(model, limit_bytes=limit, memory_bytes=limit)
+    assignment = find_layouts(model, limit_bytes=limit, memory_bytes=limit).assignment()
     assert assignment.held_bytes <= limit
     assert assignment.lower_bound_s <= best.objective_s * (1 + 1e-9) and assignment.objective_s >= best.lower_bound_s * (1 - 1e-9)
 
@@ -317,8 +317,8 @@ def test_a_search_within_less_than_the_memory_proves_nothing_about_the_memory() 
     graph = program.graph(4)
     staged = prepare(graph, assign_stages(graph, 1), 1)
     model = build_model(staged, shape.mesh, cluster, (), 4, limit_bytes=limit, in_flight=(1,))
-    assert assign_layouts(model, limit_bytes=limit, memory_bytes=limit).lower_bound_s > 0
-    assert assign_layouts(model, limit_bytes=limit, memory_bytes=memory).lower_bound_s == 0
+    assert find_layouts(model, limit_bytes=limit, memory_bytes=limit).assignment().lower_bound_s > 0
+    assert find_layouts(model, limit_bytes=limit, memory_bytes=memory).assignment().lower_bound_s == 0
 
 
 @pytest.mark.thorough

@@ -18,11 +18,12 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.parallelism.bounding import Ahead, BoundKind, Closer, Entry
 from planner.parallelism.bounds import ShapeBounds
-from planner.parallelism.one_shape import Job, _ShapePlanner, plan_one_shape
+from planner.parallelism.one_shape import Job, plan_one_shape
+from planner.parallelism.one_shape.planning import _ShapePlanner
 from planner.parallelism.options import PlanOptions
 from planner.parallelism.shape import Shape, shapes
 from planner.parallelism.shape_search import ShapeSearch
-from planner.search import Assignment, assign_layouts, build_model
+from planner.search import FoundLayouts, build_model, find_layouts
 from planner.search.bounds.ascent import StageRelaxation
 from planner.search.bounds.guided import solve_guided
 from planner.search.model import SearchModel
@@ -148,14 +149,14 @@ def test_all_tries_of_a_shape_share_one_limit_of_time(monkeypatch: pytest.Monkey
     """Each of six tries had all of the seconds for itself."""
     clock, remaining_s = ManualClock(), list[float]()
 
-    def assign(model: SearchModel, *, time_limit: TimeLimit, **options: Any) -> Assignment:
+    def find(model: SearchModel, *, time_limit: TimeLimit, **options: Any) -> FoundLayouts:
         remaining_s.append(time_limit.remaining_s())
         clock.now_s += 4.0
         if time_limit.is_up():
             raise NotFoundInTime("none yet", 0.0)
-        return assign_layouts(model, time_limit=NO_LIMIT, **options)
+        return find_layouts(model, time_limit=NO_LIMIT, **options)
 
-    monkeypatch.setattr(sys.modules["planner.parallelism.one_shape"], "assign_layouts", assign)
+    monkeypatch.setattr(sys.modules["planner.parallelism.one_shape.planning"], "find_layouts", find)
     monkeypatch.setattr(_ShapePlanner, "_needed_bytes", lambda self, plan: self._memory_bytes + 1)
     options = PlanOptions(stages=1, micro_batches=4, mesh=(4,), recompute=False)
     job = Job(model="mlp", batch_size=8, cluster=four(), watch=None, dry_run=None)

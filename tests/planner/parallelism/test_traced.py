@@ -24,7 +24,7 @@ from planner.parallelism.bounding.claims import Owner
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.make import PlanOptions, search_plans
 from planner.parallelism.memory import KnownOfGraph, SearchMemory
-from planner.search import assign_layouts, build_model
+from planner.search import build_model, find_layouts
 from planner.search.bounds.scaled import scaled_graph
 from planner.search.literals import Differs, other_factors, with_literals_of
 from planner.search.strategies import StrategySets
@@ -221,4 +221,4 @@ def test_the_decisions_of_a_search_are_not_taken_for_a_graph_of_another_size() -
     staged = [Staged(program.graph(m), {op.id: 0 for op in program.graph(m).ops}, 1) for m in (2, 4)]
     model = build_model(staged[0], (2,), local, (), 2)
     with pytest.raises(Differs):
-        with_literals_of(staged[1], staged[0], assign_layouts(model), StrategySets((2,)))
+        with_literals_of(staged[1], staged[0], find_layouts(model).assignment(), StrategySets((2,)))

@@ -13,7 +13,7 @@ from planner.lower.build import Recipe, lower
 from planner.parallelism.one_shape import staged_graph
 from planner.parallelism.options import PlanOptions
 from planner.schedule import Schedule, in_flight
-from planner.search import assign_layouts, build_model
+from planner.search import build_model, find_layouts
 from planner.search.model import SearchModel
 from planner.solve import solve_exactly
 from zoo import ZOO
@@ -35,7 +35,7 @@ def counted(micro_batches: int) -> SearchModel:
 @pytest.mark.parametrize("micro_batches", [1, 2, 3, 4])
 def test_no_more_is_counted_than_the_plan_holds(micro_batches: int) -> None:
     model = counted(micro_batches)
-    assignment = assign_layouts(model, limit_bytes=1e30, memory_bytes=1e30)
+    assignment = find_layouts(model, limit_bytes=1e30, memory_bytes=1e30).assignment()
     recipe = Recipe(
         model="mlp",
         batch_size=64 * micro_batches,

@@ -11,7 +11,7 @@ from matrix import roomy_cluster
 from planner.ir.cluster import Cluster
 from planner.ir.graph import LogicalGraph
 from planner.schedule import Schedule, in_flight
-from planner.search import assign_layouts, build_model
+from planner.search import build_model, find_layouts
 from planner.search.bounds import end_stages
 from planner.search.bounds.end_stages import end_stage_bounds
 from planner.search.bounds.pieces import stage_part, stages_alike
@@ -49,14 +49,14 @@ def model_of(given: Staged, mesh: tuple[int, ...], cluster: Cluster, limit_bytes
 def held_bytes(mesh: tuple[int, ...]) -> float:
     """What the quickest plan holds where nothing is limited."""
     cluster = roomy_cluster(STAGES * int(np.prod(mesh)))
-    return assign_layouts(whole(staged(), mesh, cluster, 1e30), limit_bytes=1e30, memory_bytes=1e30).held_bytes
+    return find_layouts(whole(staged(), mesh, cluster, 1e30), limit_bytes=1e30, memory_bytes=1e30).assignment().held_bytes
 
 
 @pytest.mark.parametrize("mesh", [(2,), (4,), (2, 2)], ids=str)
 @pytest.mark.parametrize("room", [2.0, 0.9, 0.8])
 def test_no_plan_within_memory_is_quicker_and_the_bound_is_near_the_best(mesh: tuple[int, ...], room: float) -> None:
     cluster, given, limit = roomy_cluster(STAGES * int(np.prod(mesh))), staged(), room * held_bytes(mesh)
-    best = assign_layouts(whole(given, mesh, cluster, limit), limit_bytes=limit, memory_bytes=limit)
+    best = find_layouts(whole(given, mesh, cluster, limit), limit_bytes=limit, memory_bytes=limit).assignment()
     found = list(end_stage_bounds(given, partial(model_of, given, mesh, cluster, limit), limit))
     assert found == sorted(found)
     assert 0.8 * best.lower_bound_s <= found[-1] <= best.objective_s * (1 + 1e-9)
@@ -101,7 +101,7 @@ def test_stages_between_the_ends_are_alike_where_equally_many_layers_lie_on_them
 def test_a_stage_that_is_counted_as_quick_as_another_one_breaks_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: all stages are said to be alike, and the slowest is taken for all of them."""
     cluster, given = roomy_cluster(8), prepare(graph(7), assign_stages(graph(7), STAGES, cuts=("h.1", "h.2", "h.6")), STAGES)
-    best = assign_layouts(whole(given, (2,), cluster, 1e30), limit_bytes=1e30, memory_bytes=1e30)
+    best = find_layouts(whole(given, (2,), cluster, 1e30), limit_bytes=1e30, memory_bytes=1e30).assignment()
     models = partial(model_of, given, (2,), cluster, 1e30)
     assert max(end_stage_bounds(given, models, 1e30)) <= best.objective_s
     monkeypatch.setattr(end_stages, "stages_alike", lambda staged, stages: [[*stages] * 4])

@@ -7,7 +7,7 @@ from matrix import program, roomy_cluster
 
 from planner.ir.plan import Boxing
 from planner.ir.sbp import NdSbp
-from planner.search import assign_layouts, build_model
+from planner.search import build_model, find_layouts
 from planner.search.routes import StageTransfer
 from planner.stages import assign_stages, prepare
 
@@ -18,7 +18,7 @@ def test_every_route_leads_from_what_the_producer_makes_to_what_the_reader_wants
 ) -> None:
     graph = program(model).graph(2)
     staged = prepare(graph, assign_stages(graph, num_stages, ()), num_stages)
-    chosen = assign_layouts(build_model(staged, mesh, roomy_cluster(4), (), 2))
+    chosen = find_layouts(build_model(staged, mesh, roomy_cluster(4), (), 2)).assignment()
     producers = graph.producers() | staged.graph.producers()
     lengths = set()
     for op in staged.graph.ops:

@@ -2,32 +2,32 @@
 
 stages --> search within a limit --> lower --> bytes needed --fit--> Plan
                     ^                               |
-                    '------- the next limit <-------'        (planner.parallelism.narrow)
+                    '------- the next limit <-------'        (planner.parallelism.one_shape.narrow)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from math import inf
 
-from planner.cost import AnalyticCost, op_work_s, transfer_s
+from planner.cost import AnalyticCost
 from planner.ir.actors.peak import live_bytes
 from planner.ir.actors.verify import device_bytes, verify
 from planner.ir.cluster import Cluster
 from planner.ir.errors import OutOfMemory, Unsupported
-from planner.ir.graph import LogicalGraph, Role
+from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel, DryRun
 from planner.lower.build import Recipe, lower
-from planner.parallelism.memory import SearchMemory, again_of
-from planner.parallelism.narrow import LimitSearch
+from planner.parallelism.memory import SearchMemory
+from planner.parallelism.one_shape.narrow import LimitSearch
+from planner.parallelism.one_shape.staged import staged_once
 from planner.parallelism.options import PlanOptions, given_order
-from planner.parallelism.shape import stage_devices
 from planner.schedule import in_flight
-from planner.search import Assignment, Method, assign_layouts, build_model
+from planner.search import Assignment, FoundLayouts, Method, build_model, find_layouts
 from planner.search.assign import is_long
 from planner.search.bounds.bottleneck import whole_model_bounds
 from planner.search.bounds.end_stages import end_stage_bounds
@@ -38,10 +38,10 @@ from planner.search.pins import parse_pins
 from planner.solve.limited.memory import least_peak
 from planner.solve.problem import NotFoundInTime, Watch
 from planner.solve.time_limit import TimeLimit
-from planner.stages import Staged, assign_stages, prepare
+from planner.stages import Staged
 from planner.stages.recompute.asked import KEPT_OPTION
 
-__all__ = ["UNPROVEN", "Job", "bound_one_shape", "plan_one_shape", "staged_graph", "staged_once"]
+__all__ = ["UNPROVEN", "Job", "OtherBound", "bound_one_shape", "plan_one_shape"]
 
 _ATTEMPTS = 6
 UNPROVEN = "no plan that was tried fits, which is no proof that none does"
@@ -59,7 +59,7 @@ class Job:
     """What all shapes of a search have in common.
 
     watch: called with the progress.   dry_run: plays a Plan and returns the bytes that it holds; None: the planner plays it itself.
-    memory: what other searches have worked out.
+    memory: what other searches have worked out.   prove: raises unless a Plan computes its program; None: that is done elsewhere.
     """
 
     model: str
@@ -68,6 +68,18 @@ class Job:
     watch: Watch | None
     dry_run: DryRun | None
     memory: SearchMemory = field(default_factory=SearchMemory)
+    prove: Callable[[Plan], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherBound:
+    """A lower bound on the plans of a shape that somebody else works out meanwhile.
+
+    bound_s: waits for it; in seconds.   gap: share of the step that may stay unproven: where that is reached, no closer bound is worked out.
+    """
+
+    bound_s: Callable[[], float]
+    gap: float
 
 
 def plan_one_shape(
@@ -79,6 +91,7 @@ def plan_one_shape(
     s_per_byte: Callable[[float], Sequence[float]] | None = None,
     time_limit: TimeLimit | None = None,
     traced: Callable[[], LogicalGraph] | None = None,
+    other: OtherBound | None = None,
 ) -> Plan:
     """Cut into stages, choose layouts, lower and verify.
 
@@ -88,20 +101,20 @@ def plan_one_shape(
         memory_binds: it is known that the layouts of a search without limit do not fit.
         s_per_byte: memory of a device in bytes -> per stage, the approximate price of one byte (ShapeBounds.s_per_byte).
         time_limit: of all tries together; None: the options' seconds from now on.
+        other: of a long model whose bound takes as long as its layouts; None: there is none.
 
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.   NotFoundInTime: no Plan was found in time.
     """
     limit = TimeLimit(options.seconds) if time_limit is None else time_limit
     try:
-        planner = _ShapePlanner(job, graph, options, memory_binds, s_per_byte, limit, traced)
+        planner = _ShapePlanner(job, graph, options, memory_binds, s_per_byte, limit, traced, other)
         try:
             plan = planner.plan()
         except Differs:
             assert traced is not None
-            planner = _ShapePlanner(job, traced(), options, memory_binds, s_per_byte, limit)
+            planner = _ShapePlanner(job, traced(), options, memory_binds, s_per_byte, limit, other=other)
             plan = planner.plan()
-        verify(plan, None if job.dry_run is None else planner.dry_run)
     except OutOfMemory as error:  # only a few limits are tried, since boxing buffers and blocks between acts are known of a Plan alone
         raise OutOfMemory(f"{error}; {UNPROVEN}") from None
     return plan
@@ -140,8 +153,9 @@ class _ShapePlanner:
         s_per_byte: Callable[[float], Sequence[float]] | None,
         time_limit: TimeLimit,
         traced: Callable[[], LogicalGraph] | None = None,
+        other: OtherBound | None = None,
     ) -> None:
-        self._traced = traced
+        self._traced, self._other = traced, other
         self._job, self._options, self._s_per_byte, self._time_limit = job, options, s_per_byte, time_limit
         self._memory_bytes = job.cluster.device.memory_bytes
         self._played: tuple[Plan, Mapping[int, int]] | None = None
@@ -170,16 +184,16 @@ class _ShapePlanner:
         return self._model_of(self._staged, pins=parse_pins(self._options.pins), in_flight=flight, limit_bytes=limit_bytes)
 
     def plan(self) -> Plan:
-        """The first Plan that fits; if none does, the last one, which verify refuses.
+        """The first Plan that fits, verified.
 
         Raises:
-            OutOfMemory: no layout fits the first limit.   NotFoundInTime: none that fits was found in time.
+            OutOfMemory: no layout fits the first limit, or the last Plan does not.   NotFoundInTime: none that fits was found in time.
             Differs: the graph that was traced has other sizes than the one that was searched.
         """
         plan, bound_s = None, 0.0
         for _ in range(_ATTEMPTS):
             try:
-                assignment = self._search(self._limits.limit_bytes)
+                found = self._search(self._limits.limit_bytes)
             except OutOfMemory:
                 if plan is None:
                     raise
@@ -194,12 +208,37 @@ class _ShapePlanner:
                     f"{self._needed_bytes(plan) / 1e9:.3g} GB of a device's {self._memory_bytes / 1e9:.3g} GB; give more seconds",
                     error.lower_bound,
                 ) from None
+            assignment = self._decided(found)
             bound_s = max(bound_s, assignment.lower_bound_s)
             plan = self._lowered(assignment, bound_s)
             if self._is_final(plan, assignment):
                 break
         assert plan is not None
-        return plan
+        self._verify(plan)
+        return self._proven(plan, found) if self._is_bounded_later else plan
+
+    def _verify(self, plan: Plan) -> None:
+        verify(plan, None if self._job.dry_run is None else self.dry_run)
+
+    @property
+    def _is_bounded_later(self) -> bool:
+        return self._other is not None and is_long(self._model.problem)
+
+    def _proven(self, plan: Plan, found: FoundLayouts) -> Plan:
+        """The Plan with the bound that somebody else found, or, where that leaves too much open, with a closer one, or a quicker Plan."""
+        assert self._other is not None
+        if self._job.prove is not None:
+            self._job.prove(plan)  # meanwhile
+        bound_s = max(plan.search.lower_bound_s, self._other.bound_s())
+        if bound_s < found.objective_s * (1 - self._other.gap):
+            closer = found.bounded_by_bottleneck(self._time_limit, watch=self._job.watch)
+            bound_s = max(bound_s, closer.bound_s)
+            if closer.choice is not found.choice:
+                with suppress(OutOfMemory):
+                    quicker = self._lowered(self._decided(closer), bound_s)
+                    self._verify(quicker)
+                    return quicker
+        return replace(plan, search=replace(plan.search, lower_bound_s=min(bound_s, found.objective_s)))
 
     def least_s(self) -> Iterator[float]:
         """Rising lower bounds on the step of all plans of the shape, in seconds."""
@@ -225,11 +264,11 @@ class _ShapePlanner:
 
         return end_stage_bounds(self._staged, model_of, self._memory_bytes, self._time_limit)
 
-    def _search(self, limit_bytes: float) -> Assignment:
+    def _search(self, limit_bytes: float) -> FoundLayouts:
         """Layouts that hold no more than the limit; the first finite limit adds memory demands to the problem."""
         if limit_bytes < inf and not self._model.problem.demands:
             self._model = self._model_within(limit_bytes)
-        assignment = assign_layouts(
+        return find_layouts(
             self._model,
             method=self._options.method,
             time_limit=self._time_limit,
@@ -237,7 +276,12 @@ class _ShapePlanner:
             limit_bytes=limit_bytes,
             memory_bytes=self._memory_bytes,
             s_per_byte=self._multipliers(limit_bytes),
+            by_bottleneck=not self._is_bounded_later,
         )
+
+    def _decided(self, found: FoundLayouts) -> Assignment:
+        """What a choice stands for.   Raises Unsupported: the schedule does not order it."""
+        assignment = found.assignment()
         if assignment.regathered and self._options.schedule.has_order:
             raise Unsupported(
                 f"memory binds so that parameters are gathered again for the backward part, which schedule {self._options.schedule.value} does "
@@ -299,57 +343,6 @@ class _ShapePlanner:
         if self._job.dry_run is not None:
             return max(*self.dry_run(plan).values(), *self.dry_run(plan, cost).values())
         return max(*live_bytes(plan).values(), *live_bytes(plan, cost.folded_s(plan)).values())
-
-
-def staged_once(graph: LogicalGraph, options: PlanOptions, cluster: Cluster, memory: SearchMemory) -> Staged:
-    """``staged_graph``, looked up where a search has made it.
-
-    Raises:
-        Unsupported: as there.
-    """
-    again = memory.again(graph, options.again, cluster).ops
-    return memory.staged(_staged_key(memory.number(graph), options, cluster, again), partial(staged_graph, graph, options, cluster, again))
-
-
-def _staged_key(number: int, options: PlanOptions, cluster: Cluster, again: frozenset[str]) -> tuple[object, ...]:
-    """All that ``staged_graph`` depends on."""
-    cut = options.cuts, options.balance, options.micro_batches if options.balance is not None or cluster.parts else None, cluster.parts
-    return number, options.stages, options.interleave, again, *cut
-
-
-def staged_graph(graph: LogicalGraph, options: PlanOptions, cluster: Cluster, again: frozenset[str] | None = None) -> Staged:
-    """The graph cut as the options ask for, or as the planner cuts it, and made ready for the search.
-
-    Args:
-        options: with stages and micro-batches.   again: what the backward part computes again; None: worked out.
-
-    Raises:
-        Unsupported: no such cut, or nothing to recompute.
-    """
-    stages, micro_batches = options.stages, options.micro_batches
-    assert stages is not None and micro_batches is not None
-    op_s: list[Mapping[str, float]] = []
-    send_s: list[Callable[[float], float]] = []
-    if cluster.parts:
-        devices, size, total = stage_devices(cluster, stages), cluster.num_devices // stages, stages * options.interleave
-        groups = [range(s % stages * size, (s % stages + 1) * size) for s in range(total)]
-        op_s = [_op_s(graph, devices[s % stages], size) for s in range(total)]
-        send_s = [partial(_send_s, cluster, *pair) for pair in pairwise(groups)]
-    number = stages * options.interleave
-    stage = assign_stages(graph, number, options.cuts, balance=options.balance, micro_batches=micro_batches, op_s=op_s, send_s=send_s)
-    ops = again_of(graph, options.again, cluster).ops if again is None else again
-    return prepare(graph, stage, stages, recompute=ops, interleave=options.interleave)
-
-
-def _send_s(cluster: Cluster, src_ranks: range, dst_ranks: range, size_bytes: float) -> float:
-    """Seconds in which a value goes from a device group to another, an equal part from each device; 0 of nothing."""
-    return transfer_s(cluster, src_ranks, dst_ranks, size_bytes / len(src_ranks)) if size_bytes else 0.0
-
-
-def _op_s(graph: LogicalGraph, cluster: Cluster, size: int) -> Mapping[str, float]:
-    """Seconds of each op of the passes on ``size`` devices of a cluster of equal devices, if each did an equal part."""
-    ops = [op for op in graph.ops if op.role in (Role.FORWARD, Role.BACKWARD)]
-    return {op.id: op_work_s(cluster, op, {v: graph.values[v] for v in (*op.inputs, *op.outputs) if v}) / size for op in ops}
 
 
 def _recipe(job: Job, graph: LogicalGraph, options: PlanOptions, kept: str) -> Recipe:

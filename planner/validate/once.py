@@ -1,0 +1,40 @@
+"""Proofs that are not repeated: the record of a Plan (its cluster, options, search) may change after it was proven to compute its program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from planner.ir.plan import Plan
+from planner.validate.validate import TracedProgram, validate
+
+__all__ = ["ProvenPlans"]
+
+_RECORD = frozenset({"model", "options", "cluster", "search"})
+"""Fields of a Plan that no proof reads."""
+
+
+@dataclass(slots=True)
+class ProvenPlans:
+    """The Plans that were proven to compute a program."""
+
+    program: TracedProgram
+    _plans: list[Plan] = field(default_factory=list)
+
+    def prove(self, plan: Plan) -> None:
+        """Prove that the Plan computes the program, unless one was proven that differs in its record alone.
+
+        Raises:
+            PlanDoesNotComputeProgram, InvalidPlan: as planner.validate.validate.
+        """
+        if not any(_is_same(plan, proven) for proven in self._plans):
+            validate(plan, self.program)
+            self._plans.append(plan)
+
+
+def _is_same(plan: Plan, proven: Plan) -> bool:
+    """Whether all that a proof reads is the very same; what is equal and was made anew is proven anew."""
+    return all(_is_one(getattr(plan, f.name), getattr(proven, f.name)) for f in fields(Plan) if f.name not in _RECORD)
+
+
+def _is_one(mine: object, other: object) -> bool:
+    return mine is other or (isinstance(mine, int | str) and mine == other)
