@@ -6,13 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from typing import Any
 
 from planner.ir.graph import LogicalGraph, Op
 from planner.search.model import Assignment
 from planner.search.strategies import LocalOp, StrategySets, relabel
 from planner.stages import Staged
+from planner.stages.copies import original_name
 
-__all__ = ["Differs", "other_factors", "with_literals_of", "with_ops"]
+__all__ = ["Differs", "other_factors", "with_factors_of", "with_ops"]
 
 
 class Differs(Exception):
@@ -43,20 +45,47 @@ def with_ops(graph: LogicalGraph, ops: Mapping[str, Op]) -> LogicalGraph:
     return replace(graph, ops=tuple([ops.get(op.id, op) for op in graph.ops]))
 
 
-def with_literals_of(staged: Staged, searched: Staged, assignment: Assignment, strategies: StrategySets) -> Assignment:
-    """The decisions of a search on ``searched``, for the ops of ``staged``.
+def with_factors_of(
+    graph: LogicalGraph, searched: LogicalGraph, staged: Staged, assignment: Assignment, strategies: StrategySets
+) -> tuple[Staged, Assignment]:
+    """What was made of ``searched`` and decided for it, for another graph: that one in stages, and the decisions for its ops.
 
     Args:
+        staged: of ``searched``; passes before the search (planner.stages.prepare) copy and join ops, and look at no factor.
         strategies: of the mesh.
 
     Raises:
-        Differs: they are no decisions for it.
+        Differs: the graphs differ in more than factors.
     """
-    if (staged.stage, staged.num_stages, staged.interleaved) != (searched.stage, searched.num_stages, searched.interleaved):
+    others = other_factors(graph, searched)
+    if not others:
+        return staged, assignment
+    factors = {op.id: other for op in staged.graph.ops if (other := others.get(_traced_as(op.id))) is not None}
+    ops = {op.id: _with_factors(op, factors[op.id]) for op in staged.graph.ops if op.id in factors}
+    mine = replace(staged, graph=with_ops(staged.graph, ops))
+    laid = {op_id: _laid(op, assignment.ops[op_id], mine, strategies) for op_id, op in ops.items()}
+    return mine, replace(assignment, ops={**assignment.ops, **laid})
+
+
+def _traced_as(op_id: str) -> str:
+    """The traced op of which this is a copy (of a copy), or the op itself."""
+    original = original_name(op_id)
+    return op_id if original is None else _traced_as(original)
+
+
+def _with_factors(op: Op, other: Op) -> Op:
+    """The op with the other's floating-point numbers; the values that it reads stay."""
+    return op.with_arguments(_merged(op.args, other.args), _merged(op.kwargs, other.kwargs))
+
+
+def _merged(mine: Any, theirs: Any) -> Any:
+    if type(mine) is not type(theirs):
         raise Differs
-    others = other_factors(staged.graph, searched.graph)
-    laid = {op_id: _laid(op, assignment.ops[op_id], staged, strategies) for op_id, op in others.items()}
-    return replace(assignment, ops={**assignment.ops, **laid})
+    if isinstance(mine, tuple):
+        if len(mine) != len(theirs):
+            raise Differs
+        return tuple([_merged(a, b) for a, b in zip(mine, theirs, strict=True)])
+    return theirs if isinstance(mine, float) else mine
 
 
 def _laid(op: Op, local: LocalOp, staged: Staged, strategies: StrategySets) -> LocalOp:

@@ -21,13 +21,13 @@ class ProvenPlans:
     _plans: list[Plan] = field(default_factory=list)
 
     def prove(self, plan: Plan) -> None:
-        """Prove that the Plan computes the program, unless one was proven that differs in its record alone.
+        """Prove that a verified Plan (planner.ir.actors.verify) computes the program, unless one was proven that differs in its record alone.
 
         Raises:
-            PlanDoesNotComputeProgram, InvalidPlan: as planner.validate.validate.
+            PlanDoesNotComputeProgram: as planner.validate.validate.
         """
         if not any(_is_same(plan, proven) for proven in self._plans):
-            validate(plan, self.program)
+            validate(plan, self.program, is_verified=True)
             self._plans.append(plan)
 
 

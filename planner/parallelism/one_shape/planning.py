@@ -32,13 +32,12 @@ from planner.search.assign import is_long
 from planner.search.bounds.bottleneck import whole_model_bounds
 from planner.search.bounds.end_stages import end_stage_bounds
 from planner.search.bounds.pieces import stage_part
-from planner.search.literals import Differs, with_literals_of
+from planner.search.literals import Differs, with_factors_of
 from planner.search.model import SearchModel
 from planner.search.pins import parse_pins
 from planner.solve.limited.memory import least_peak
 from planner.solve.problem import NotFoundInTime, Watch
 from planner.solve.time_limit import TimeLimit
-from planner.stages import Staged
 from planner.stages.recompute.asked import KEPT_OPTION
 
 __all__ = ["UNPROVEN", "Job", "OtherBound", "bound_one_shape", "plan_one_shape"]
@@ -155,7 +154,7 @@ class _ShapePlanner:
         traced: Callable[[], LogicalGraph] | None = None,
         other: OtherBound | None = None,
     ) -> None:
-        self._traced, self._other = traced, other
+        self._graph, self._traced, self._other = graph, traced, other
         self._job, self._options, self._s_per_byte, self._time_limit = job, options, s_per_byte, time_limit
         self._memory_bytes = job.cluster.device.memory_bytes
         self._played: tuple[Plan, Mapping[int, int]] | None = None
@@ -304,20 +303,19 @@ class _ShapePlanner:
         if self._options.load is not None:
             method = f"{method}, experts at quantile {self._options.load.quantile:g} of {self._options.load}"
         proven = replace(assignment, method=method, lower_bound_s=min(bound_s, assignment.objective_s))
-        staged, recipe = self._to_lower
-        if staged is not self._staged:
-            strategies = self._job.memory.tools(self._job.cluster, recipe.mesh).strategies
-            proven = with_literals_of(staged, self._staged, proven, strategies)
-        return lower(staged, proven, self._job.cluster, recipe)
+        if self._traced is None:
+            return lower(self._staged, proven, self._job.cluster, self._recipe)
+        graph, recipe = self._to_lower
+        strategies = self._job.memory.tools(self._job.cluster, recipe.mesh).strategies
+        staged, laid = with_factors_of(graph, self._graph, self._staged, proven, strategies)
+        return lower(staged, laid, self._job.cluster, recipe)
 
     @cached_property
-    def _to_lower(self) -> tuple[Staged, Recipe]:
-        """Of the graph that was traced, if another one was searched."""
-        if self._traced is None:
-            return self._staged, self._recipe
+    def _to_lower(self) -> tuple[LogicalGraph, Recipe]:
+        """The graph that was traced, where another one was searched."""
+        assert self._traced is not None
         job, options, graph = self._job, self._options, self._traced()
-        recipe = _recipe(job, graph, options, job.memory.again(graph, options.again, job.cluster).told)
-        return staged_once(graph, options, job.cluster, job.memory), recipe
+        return graph, _recipe(job, graph, options, job.memory.again(graph, options.again, job.cluster).told)
 
     def _is_final(self, plan: Plan, assignment: Assignment) -> bool:
         """Whether the Plan fits, or no lower limit is left to try."""
