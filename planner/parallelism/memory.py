@@ -1,6 +1,7 @@
 """What searches share: worked out once, and looked up by value, so that a search of another cluster, shape or size begins with it.
 
 prices of layouts         by cluster and mesh; strategies and layout sets by mesh alone, seconds of ops by device and mesh       -> SearchMemory.tools()
+parts of ops              by what they are parts of; seconds of them by device
 graphs of other sizes     by the two graphs that are traced, and the sizes                                                      -> SearchMemory.scaled()
 pieces of a model         by its graph                                                                                          -> SearchMemory.pieces()
 graphs with stages        by the graph, the stages and what is recomputed                                                       -> SearchMemory.staged()
@@ -24,8 +25,8 @@ from planner.ir.text import content_id
 from planner.search.bounds.pieces import ModelPiece, model_pieces
 from planner.search.bounds.scaled import scaled_graph
 from planner.search.formulation import LayoutSets, MeshTools
-from planner.search.layout_costs import LayoutCosts
-from planner.search.strategies import StrategySet, StrategySets
+from planner.search.layout_costs import LayoutCosts, PartsS
+from planner.search.strategies import OpParts, StrategySet, StrategySets
 from planner.solve.problem import Floats
 from planner.stages import Staged
 from planner.stages.recompute import OpsAgain, ops_again
@@ -55,6 +56,8 @@ class SearchMemory:
     _tools: dict[tuple[Cluster, _Mesh], MeshTools] = field(default_factory=dict)
     _sets: dict[_Mesh, tuple[StrategySets, LayoutSets]] = field(default_factory=dict)
     _ops_s: dict[tuple[DeviceSpec, _Mesh], dict[StrategySet, Floats]] = field(default_factory=dict)
+    _parts: OpParts = field(default_factory=OpParts)
+    _parts_s: dict[DeviceSpec, PartsS] = field(default_factory=dict)
     _pieces: dict[tuple[int, frozenset[str]], tuple[ModelPiece, ...]] = field(default_factory=dict)
     _again: dict[tuple[int, str, DeviceSpec], OpsAgain] = field(default_factory=dict)
     _staged: dict[tuple[object, ...], Staged] = field(default_factory=dict)
@@ -63,14 +66,16 @@ class SearchMemory:
     """The first graph of each content, by its number."""
     _latest: dict[int, tuple[LogicalGraph, int]] = field(default_factory=dict)
     """The graphs asked about last, with their numbers, by id(); they are held so that no other graph gets the same id()."""
+    _made_by_scaling: set[int] = field(default_factory=set)
+    """Numbers of graphs."""
     _ids: dict[int, str] = field(default_factory=dict)
     """Number -> the graph's content id; of a scaled one, what it was scaled from, and to what."""
 
     def tools(self, cluster: Cluster, mesh: tuple[int, ...]) -> MeshTools:
         """The costs, strategies and layout sets of a mesh, as build_model takes them."""
-        sets = _once(self._sets, mesh, lambda: (StrategySets(mesh), LayoutSets(mesh)))
-        ops_s = self._ops_s.setdefault((cluster.device, mesh), {})
-        return _once(self._tools, (cluster, mesh), lambda: MeshTools(LayoutCosts(cluster, mesh, ops_s), *sets))
+        sets = _once(self._sets, mesh, lambda: (StrategySets(mesh, self._parts), LayoutSets(mesh)))
+        ops_s, parts_s = self._ops_s.setdefault((cluster.device, mesh), {}), self._parts_s.setdefault(cluster.device, {})
+        return _once(self._tools, (cluster, mesh), lambda: MeshTools(LayoutCosts(cluster, mesh, ops_s, parts_s=parts_s), *sets))
 
     def number(self, graph: LogicalGraph) -> int:
         """The number of the graph, which it has in common with equal ones."""
@@ -88,6 +93,8 @@ class SearchMemory:
     def _is_equal(self, number: int, first: LogicalGraph, graph: LogicalGraph) -> bool:
         if first is graph:
             return True
+        if number in self._made_by_scaling:
+            return False  # its factors are not right
         # 1, 1.0 and True are equal, and are not the same as a literal: content ids tell them apart.
         return len(first.ops) == len(graph.ops) and first == graph and self._id_of(number) == content_id(graph)
 
@@ -107,7 +114,8 @@ class SearchMemory:
         key = self.number(one), self.number(two), wanted
         graph = _once(self._scaled, key, lambda: scaled_graph(one, two, samples, wanted))
         if graph is not None:
-            self._ids.setdefault(self.number(graph), f"graph {key[0]}, graph {key[1]} at {wanted} samples")
+            self._made_by_scaling.add(number := self.number(graph))
+            self._ids.setdefault(number, f"graph {key[0]}, graph {key[1]} at {wanted} samples")
         return graph
 
     def of_graph(self, graph: LogicalGraph, asked: Sequence[str], cluster: Cluster) -> KnownOfGraph:

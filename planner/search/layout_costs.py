@@ -16,14 +16,16 @@ from planner.cost import axis_boxing_s, counted_work_s
 from planner.cost import transfer_s as link_transfer_s
 from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
+from planner.ir.graph import Op
 from planner.ir.plan import Boxing
 from planner.ir.sbp import B, NdSbp, Partial, ReduceOp
 from planner.ir.tensor import TensorType
 from planner.search.strategies import Ring, Strategy, StrategySet
 from planner.solve.problem import Floats
 
-__all__ = ["LayoutCosts"]
+__all__ = ["LayoutCosts", "PartsS"]
 
+PartsS = dict[tuple[int, int], tuple[Op, Mapping[str, TensorType], float]]
 NONE_EXCHANGED: Mapping[TensorType, tuple[float, ...]] = {}
 
 
@@ -34,6 +36,7 @@ class LayoutCosts:
 
     Args:
         ops_s: what ``ops_s`` gave on another cluster of this mesh and device; it grows.
+        parts_s: seconds of parts of ops on this device, by identity of the part's op and types, which stand beside them; likewise, for all meshes.
         exchanged: type -> along each axis, times the bytes that its all-to-alls move (planner.search.routed).
     """
 
@@ -43,6 +46,7 @@ class LayoutCosts:
         mesh: tuple[int, ...],
         ops_s: dict[StrategySet, Floats] | None = None,
         exchanged: Mapping[TensorType, tuple[float, ...]] = NONE_EXCHANGED,
+        parts_s: PartsS | None = None,
     ) -> None:
         self.cluster, self.mesh, self._exchanged = cluster, mesh, exchanged
         size = prod(mesh)
@@ -50,6 +54,7 @@ class LayoutCosts:
         self._next_stage_ranks = (first, tuple(rank + size for rank in first) if 2 * size <= cluster.num_devices else first)
         self._tables: dict[tuple[TensorType, bool, tuple[ReduceOp, ...]], BoxingTable] = {}
         self._ops_s: dict[StrategySet, Floats] = {} if ops_s is None else ops_s
+        self._parts_s: PartsS = {} if parts_s is None else parts_s
         self._parts = tuple(LayoutCosts(part, mesh, exchanged=exchanged) for part in cluster.parts)
 
     def part_at(self, stage: int) -> int:
@@ -76,7 +81,12 @@ class LayoutCosts:
         if strategy.ring is not None:
             return self._ring_s(strategy, strategy.ring)
         local = strategy.local
-        return counted_work_s(self.cluster, local.op, local.types, strategy.flop, strategy.traffic_bytes, strategy.dtype)
+        key = id(local.op), id(local.types)
+        known = self._parts_s.get(key)
+        if known is None:
+            seconds = counted_work_s(self.cluster, local.op, local.types, strategy.flop, strategy.traffic_bytes, strategy.dtype)
+            known = self._parts_s[key] = local.op, local.types, seconds
+        return known[2]
 
     def _ring_s(self, strategy: Strategy, ring: Ring) -> float:
         """Attention in as many steps as the axis has devices: what travels to the next step does so during this one."""

@@ -5,8 +5,10 @@ Ops that differ only in the names of their values share one set, so a model of 9
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from planner.cost import compute_dtype
 from planner.ir.graph import Arg, Op, Ref
@@ -14,7 +16,7 @@ from planner.ir.sbp import B, NdSbp, Sbp, Split
 from planner.ir.tensor import DType, TensorType
 from planner.opset import factor_rule, flop, local_types, localize, signatures, traffic_bytes
 
-__all__ = ["LocalOp", "Ring", "Strategy", "StrategySet", "StrategySets", "cut", "op_shape", "relabel", "without_names"]
+__all__ = ["LocalOp", "OpParts", "Ring", "Strategy", "StrategySet", "StrategySets", "cut", "op_shape", "relabel", "without_names"]
 
 
 _NO_AXIS = NdSbp(())
@@ -67,14 +69,50 @@ class StrategySet:
     strategies: tuple[Strategy, ...]
 
 
+@dataclass(frozen=True, eq=False)  # no slots: the work is counted once and kept
+class OpPart:
+    """One of the equal parts of an op along an axis: its literals and types are local.   inputs, outputs: layouts along the axis."""
+
+    op: Op
+    types: Mapping[str, TensorType]
+    inputs: tuple[Sbp, ...]
+    outputs: tuple[Sbp | None, ...]
+
+    @cached_property
+    def work(self) -> tuple[int, int]:
+        """(flop, bytes that it moves)."""
+        return flop(self.op, self.types), traffic_bytes(self.op, self.types)
+
+
+class OpParts:
+    """The parts of ops along an axis, by op shape, for all meshes: a part on one is often the whole, or another part, on another."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[object, ...], int], tuple[OpPart, ...]] = {}
+
+    def of(self, op: Op, types: Mapping[str, TensorType], parts: int) -> tuple[OpPart, ...]:
+        """One for each signature of the op on an axis of ``parts`` devices.
+
+        Raises:
+            UnknownOp: the op has no rule.
+        """
+        key = op_shape(op, types), parts
+        known = self._known.get(key)
+        if known is None or (known[0].op.inputs, known[0].op.outputs) != (op.inputs, op.outputs):  # names are those of the last op
+            known = self._known[key] = tuple(_parts(op, types, parts))
+        return known
+
+
 class StrategySets:
     """Strategy sets by op shape, for one mesh.
 
+    parts: of ops, which the sets of several meshes share.
     narrowed: what the search takes of a set, by what is asked of the op (planner.search.formulation.op_strategies).
     """
 
-    def __init__(self, mesh: tuple[int, ...]) -> None:
+    def __init__(self, mesh: tuple[int, ...], parts: OpParts | None = None) -> None:
         self.mesh = mesh
+        self._parts = OpParts() if parts is None else parts
         self._by_shape: dict[tuple[object, ...], StrategySet] = {}
         self._by_op: dict[tuple[int, int], tuple[Op, Mapping[str, TensorType], StrategySet]] = {}
         """By identity of the op and of its graph's types, which are held so that no others come to lie at their addresses."""
@@ -95,22 +133,32 @@ class StrategySets:
         return self._by_op[key][2]
 
     def _strategies(self, op: Op, types: Mapping[str, TensorType]) -> list[Strategy]:
-        local_ops = [LocalOp(op, {v: types[v] for v in (*op.inputs, *(o for o in op.outputs if o))}, (), ())]
+        given = {v: types[v] for v in (*op.inputs, *(o for o in op.outputs if o))}
+        laid = [_Laid(OpPart(op, given, (), ()), (_NO_AXIS,) * len(op.inputs), (_NO_AXIS,) * len(op.outputs))]
         for parts in self.mesh:
-            local_ops = [extended for local in local_ops for extended in _extensions(local, parts)]
+            laid = [one.cut_into(part) for one in laid for part in self._parts.of(one.part.op, one.part.types, parts)]
         dtype = compute_dtype(op, types)  # whatever is cut
-        distinct = {(local.inputs, local.outputs): local for local in reversed(local_ops)}
+        distinct = {(one.inputs, one.outputs): one for one in reversed(laid)}
         return [
-            Strategy(
-                local.inputs,
-                tuple(sbp if sbp is not None else NdSbp.broadcast(len(self.mesh)) for sbp in local.outputs),
-                flop(local.op, local.types),
-                traffic_bytes(local.op, local.types),
-                dtype,
-                local,
-            )
-            for local in reversed(distinct.values())
+            Strategy(one.inputs, one.outputs, *one.part.work, dtype, LocalOp(one.part.op, one.part.types, one.inputs, one.outputs))
+            for one in reversed(distinct.values())
         ]
+
+
+class _Laid(NamedTuple):
+    """A part of an op on the axes so far."""
+
+    part: OpPart
+    inputs: tuple[NdSbp, ...]
+    outputs: tuple[NdSbp, ...]
+
+    def cut_into(self, part: OpPart) -> _Laid:
+        """One of its parts along one more axis."""
+        return _Laid(
+            part,
+            tuple([before.followed_by(sbp) for before, sbp in zip(self.inputs, part.inputs, strict=True)]),
+            tuple([before.followed_by(B if sbp is None else sbp) for before, sbp in zip(self.outputs, part.outputs, strict=True)]),
+        )
 
 
 def relabel(local: LocalOp, op: Op) -> LocalOp:
@@ -130,30 +178,14 @@ def _labels(op: Op) -> tuple[object, ...]:
     return op.id, op.inputs, op.outputs, op.role, op.module, op.forward_of, op.draw, op.again
 
 
-def _extensions(local: LocalOp, parts: int) -> list[LocalOp]:
-    before_in = local.inputs or (_NO_AXIS,) * len(local.op.inputs)
-    before_out = local.outputs or (_NO_AXIS,) * len(local.op.outputs)
-    extended = []
-    rule = factor_rule(local.op, local.types)
-    for signature in signatures(local.op, local.types, parts, rule):
-        types = dict(local.types)
-        for value, sbp in zip(local.op.inputs, signature.inputs, strict=True):
-            types[value] = cut(local.types[value], sbp, parts)
-        types |= local_types(local.op, signature, local.types, parts)
-        extended.append(
-            LocalOp(
-                localize(local.op, signature, local.types, parts, rule),
-                types,
-                tuple([b.followed_by(s) for b, s in zip(before_in, signature.inputs, strict=True)]),
-                tuple(
-                    [
-                        (b if b is not None else _NO_AXIS).followed_by(s if s is not None else B)
-                        for b, s in zip(before_out, signature.outputs, strict=True)
-                    ]
-                ),
-            )
-        )
-    return extended
+def _parts(op: Op, types: Mapping[str, TensorType], parts: int) -> Iterator[OpPart]:
+    rule = factor_rule(op, types)
+    for signature in signatures(op, types, parts, rule):
+        local = dict(types)
+        for value, sbp in zip(op.inputs, signature.inputs, strict=True):
+            local[value] = cut(types[value], sbp, parts)
+        local |= local_types(op, signature, types, parts)
+        yield OpPart(localize(op, signature, types, parts, rule), local, signature.inputs, signature.outputs)
 
 
 def cut(tensor: TensorType, sbp: Sbp, parts: int) -> TensorType:

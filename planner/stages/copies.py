@@ -7,7 +7,8 @@ is_recomputed).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from planner.ir.graph import LogicalGraph, Op, Role
@@ -52,23 +53,29 @@ def copy_into_regions(graph: LogicalGraph, stage: Mapping[str, int], again: Coll
     """
     producers, stage = graph.producers(), dict(stage)
     regions = {op.id: region_of(op, stage, producers) for op in graph.ops}
-    read_in: dict[str, dict[Region, None]] = {}  # value -> regions that read it; ops are visited from the last to the first
+    read_in: defaultdict[str, dict[Region, None]] = defaultdict(
+        dict
+    )  # value -> regions that read it; ops are visited from the last to the first
     results = {graph.loss, graph.mean_loss, *graph.gradients.values(), *graph.updates.values(), *graph.output_values}
     values = dict(graph.values)
     ops: list[Op] = []
     for op in reversed(graph.ops):
         here = regions[op.id]
-        readers = {region: None for value in op.outputs if value for region in read_in.get(value, {})}
-        copied = (is_view(op) or is_creation(op) or op.id in again) and results.isdisjoint(op.outputs)
-        for region in list(readers) if copied else [here]:
+        where: Iterable[Region] = (here,)
+        if (is_view(op) or is_creation(op) or op.id in again) and results.isdisjoint(op.outputs):
+            where = {region: None for value in op.outputs if value is not None for region in read_in.get(value, ())}
+        for region in where:
             ops.append(op if region == here else _copy(op, region, values, stage))
             for value in op.inputs:
-                read_in.setdefault(value, {})[region] = None
+                read_in[value][region] = None
     ops.reverse()
     made = {value for op in ops for value in op.outputs if value}
     copied_values = {original_name(value) for value in made}
     renamed = []
     for op in ops:
+        if copied_values.isdisjoint(op.inputs):
+            renamed.append(op)
+            continue
         region = regions.get(op.id, (stage[op.id], op.role))
         names = {value: copy for value in op.inputs if value in copied_values and (copy := copy_name(value, region)) in made}
         renamed.append(op.renamed(names))

@@ -62,8 +62,7 @@ class BoxingMatrices:
             matrix = self._boxing[key] = source.count * self._once_s(source, needs, logical, stage)
             share = len(needs) // len(modes)
             table = self._costs.boxing_table(logical, source.bucketed, with_sum(source.layouts.reductions | needs.reductions))
-            rows = np.array([table.index[sbp] for sbp in source.layouts.layouts])
-            columns = np.array([table.index[sbp] for sbp in needs.layouts])
+            rows, columns = source.layouts.places_in(table), needs.places_in(table)
             same = (rows[:, None] == columns[None, :share]) & on_same_stage
             for number, mode in enumerate(modes):
                 part = matrix[:, number * share : (number + 1) * share]
@@ -104,8 +103,7 @@ class BoxingMatrices:
     def _worked_out(self, source: Source, needs: LayoutSet, logical: TensorType, stage: int) -> Floats:
         if source.stage == stage:
             table = self._costs.at(stage).boxing_table(logical, source.bucketed, with_sum(source.layouts.reductions | needs.reductions))
-            rows = [table.index[sbp] for sbp in source.layouts.layouts]
-            return table.price_s[np.ix_(rows, [table.index[sbp] for sbp in needs.layouts])]
+            return table.price_s[np.ix_(source.layouts.places_in(table), needs.places_in(table))]
         distinct = {(src, dst) for src in source.layouts.layouts for dst in needs.layouts}
         stages = (source.stage, stage)
         pair_s = {pair: self._costs.transfer_s(logical, *pair, bucketed=source.bucketed, stages=stages) for pair in distinct}

@@ -11,18 +11,19 @@ from functools import cached_property
 
 import numpy as np
 
+from planner.boxing import BoxingTable
 from planner.ir.sbp import NdSbp, Partial, ReduceOp, Split
 from planner.ir.tensor import TensorType
 from planner.search.strategies import StrategySet
 from planner.search.zero import most_split, num_splits
-from planner.solve.problem import Floats
+from planner.solve.problem import Floats, Ints
 
 __all__ = ["LayoutSet", "LayoutSets"]
 
 _TIE_S = 1e-8
 
 
-@dataclass(frozen=True, eq=False)  # no slots: the reductions are found once and kept
+@dataclass(frozen=True, eq=False)  # no slots: what is found is kept
 class LayoutSet:
     """Layouts, one per strategy and in the strategies' order; a layout may occur several times.  Sets are compared by identity."""
 
@@ -32,6 +33,16 @@ class LayoutSet:
     def reductions(self) -> frozenset[ReduceOp]:
         """Those of the partial values among the layouts."""
         return frozenset(entry.op for sbp in set(self.layouts) for entry in sbp.entries if isinstance(entry, Partial))
+
+    def places_in(self, table: BoxingTable) -> Ints:
+        """The number of each layout in a table, looked up once."""
+        if table not in self._places:
+            self._places[table] = np.array([table.index[sbp] for sbp in self.layouts])
+        return self._places[table]
+
+    @cached_property
+    def _places(self) -> dict[BoxingTable, Ints]:
+        return {}
 
     def __len__(self) -> int:
         return len(self.layouts)

@@ -26,9 +26,9 @@ from planner.parallelism.make import PlanOptions, search_plans
 from planner.parallelism.memory import KnownOfGraph, SearchMemory
 from planner.search import build_model, find_layouts
 from planner.search.bounds.scaled import scaled_graph
-from planner.search.literals import Differs, other_factors, with_literals_of
+from planner.search.literals import Differs, other_factors, with_factors_of
 from planner.search.strategies import StrategySets
-from planner.stages import Staged
+from planner.stages import Staged, assign_stages, prepare
 from planner.stages.recompute.asked import BLOCKS
 from regista.api import program_of
 from regista.clusters import resolve_cluster
@@ -218,7 +218,29 @@ def test_the_decisions_of_a_search_are_not_taken_for_a_graph_of_another_size() -
     assert [op.target for op in other_factors(program.graph(4), program.graph(4)).values()] == []
     with pytest.raises(Differs):
         other_factors(program.graph(4), program.graph(2))
-    staged = [Staged(program.graph(m), {op.id: 0 for op in program.graph(m).ops}, 1) for m in (2, 4)]
-    model = build_model(staged[0], (2,), local, (), 2)
+    staged = Staged(program.graph(2), {op.id: 0 for op in program.graph(2).ops}, 1)
+    found = find_layouts(build_model(staged, (2,), local, (), 2)).assignment()
     with pytest.raises(Differs):
-        with_literals_of(staged[1], staged[0], find_layouts(model).assignment(), StrategySets((2,)))
+        with_factors_of(program.graph(4), program.graph(2), staged, found, StrategySets((2,)))
+
+
+class Mean(torch.nn.Module):
+    """A block with a factor of its own, which the backward part needs, too."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(rows * (1.0 / rows.shape[0])) * rows
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_factors_of_the_traced_graph_are_put_where_the_passes_would_put_them(recompute: bool) -> None:
+    layers = [torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), Mean()) for _ in range(2)]
+    rows = torch.zeros(64, 64, device="meta")
+    program = Program(torch.nn.Sequential(*layers).to("meta"), (rows, rows), torch.nn.functional.mse_loss)
+    traced, scaled = program.graph(4), scaled_graph(program.graph(1), program.graph(2), (64, 32), 16)
+    assert scaled is not None
+    searched, wanted = (prepare(graph, assign_stages(graph, 2), 2, recompute=recompute) for graph in (scaled, traced))
+    found = find_layouts(build_model(searched, (2,), resolve_cluster("local:4"), (), 4)).assignment()
+    staged, laid = with_factors_of(traced, scaled, searched, found, StrategySets((2,)))
+    changed = {op.id for op, other in zip(staged.graph.ops, searched.graph.ops, strict=True) if op != other}
+    assert staged == wanted and changed and any("~" in op_id for op_id in changed) is recompute
+    assert all(laid.ops[op.id].op.args == op.args for op in staged.graph.ops if op.id in changed)
