@@ -176,11 +176,11 @@ def _task(
     made: Sequence[tuple[Instance, Access]],
     produced: Sequence[DraftRegst],
 ) -> Task:
-    reads = [replace(access[i], name=name) for i, name in draft.reads.items()]
+    reads = [_named(access[i], name) for i, name in draft.reads.items()]
     if draft.makes:
-        writes = [replace(access[i], name=name) for i, name in draft.makes.items()]
+        writes = [_named(access[i], name) for i, name in draft.makes.items()]
     else:
-        writes = [replace(where, name=instance.name) for instance, where in made]
+        writes = [_named(where, instance.name) for instance, where in made]
     own = {made_here.regst.id for made_here in produced}
     consumed = [regst for regst in dict.fromkeys(a.regst for a in reads) if regst not in own]
     return Task(
@@ -196,6 +196,10 @@ def _task(
         writes=tuple(writes),
         body=_fragment(drafts, draft, frozenset(w.name for w in writes)) if draft.kind.is_compute else draft.body,
     )
+
+
+def _named(access: Access, name: str) -> Access:
+    return access if access.name == name else replace(access, name=name)
 
 
 def _fragment(drafts: Drafts, draft: Draft, written: frozenset[str]) -> Fragment:

@@ -58,6 +58,10 @@ class Drafts:
     owner: dict[Instance, str] = field(default_factory=dict)
     stored: dict[Instance, str] = field(default_factory=dict)
     fragment_ops: dict[str, list[Op]] = field(default_factory=dict)
+    _natives: dict[str, Instance] = field(default_factory=dict)
+    """Of what ops make, and of states."""
+    _moves: dict[tuple[Move, ...], int] = field(default_factory=dict)
+    """Route -> its communications."""
 
     def __post_init__(self) -> None:
         self.producers = self.staged.graph.producers()
@@ -70,12 +74,17 @@ class Drafts:
 
     def native(self, value: str, stage: int = 0, wanted: NdSbp | None = None) -> Instance:
         """The instance that the value's producer makes; a batch input or constant is made on the stage and in the layout wanted."""
+        known = self._natives.get(value)
+        if known is not None:
+            return known
         op = self.producers.get(value)
         if op is not None:
             sbp = self.assignment.ops[op.id].outputs[op.outputs.index(value)]
-            return self.instance(value, self.staged.stage[op.id], sbp if sbp is not None else NdSbp.broadcast(len(self.mesh)))
+            made = self.instance(value, self.staged.stage[op.id], sbp if sbp is not None else NdSbp.broadcast(len(self.mesh)))
+            return self._natives.setdefault(value, made)
         if value in self.assignment.states:
-            return self.instance(value, self.staged.state_stage(value), self.assignment.states[value])
+            stored = self.instance(value, self.staged.state_stage(value), self.assignment.states[value])
+            return self._natives.setdefault(value, stored)
         assert wanted is not None, f"{value} is made in the layout wanted, which is not given"
         return self.instance(value, stage, self.assignment.pinned.get(value, wanted))
 
@@ -126,7 +135,13 @@ class Drafts:
         """Communications between a value's producer and this reader within a step."""
         if value not in self.producers:
             return 0  # state, batch inputs and constants exist before the step begins
-        return len(self.arrival(value, self.staged.stage[op.id], self.wanted(op, value))[1].moves)
+        self.native(value)  # instances are numbered as they are asked about
+        route = self.assignment.routes.get((value, self.staged.stage[op.id], self.wanted(op, value)), ())
+        if not route:
+            return 0
+        if route not in self._moves:
+            self._moves[route] = len(arrival(route).moves)
+        return self._moves[route]
 
     def is_delivered(self, value: str) -> bool:
         """Whether the value is a batch input or a constant, which is available in any layout at no cost."""

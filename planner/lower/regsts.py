@@ -163,7 +163,7 @@ def size_regst(
         backward_value=made_by is not None and made_by.role is Role.BACKWARD,
         schedule=schedule,
     )
-    return replace(regst, quota=blocks)
+    return regst if blocks == regst.quota else replace(regst, quota=blocks)
 
 
 def apply_asked_quotas(regsts: Mapping[str, Regst], asked: Mapping[str, int]) -> dict[str, Regst]:
