@@ -85,6 +85,9 @@ class SearchMemory:
         number = next((n for n, first in enumerate(self._graphs) if self._is_equal(n, first, graph)), len(self._graphs))
         if number == len(self._graphs):
             self._graphs.append(graph)
+        return self._note(graph, number)
+
+    def _note(self, graph: LogicalGraph, number: int) -> int:
         while len(self._latest) >= _LATEST:
             del self._latest[next(iter(self._latest))]
         self._latest[id(graph)] = graph, number
@@ -112,10 +115,15 @@ class SearchMemory:
     def scaled(self, one: LogicalGraph, two: LogicalGraph, samples: tuple[int, int], wanted: int) -> LogicalGraph | None:
         """planner.search.bounds.scaled.scaled_graph: only its sizes are right."""
         key = self.number(one), self.number(two), wanted
-        graph = _once(self._scaled, key, lambda: scaled_graph(one, two, samples, wanted))
+        return _once(self._scaled, key, lambda: self._numbered(scaled_graph(one, two, samples, wanted), key))
+
+    def _numbered(self, graph: LogicalGraph | None, key: tuple[int, int, int]) -> LogicalGraph | None:
+        """A scaled graph, with a number of its own: a traced one of that size may have other factors."""
         if graph is not None:
-            self._made_by_scaling.add(number := self.number(graph))
-            self._ids.setdefault(number, f"graph {key[0]}, graph {key[1]} at {wanted} samples")
+            number = self._note(graph, len(self._graphs))
+            self._graphs.append(graph)
+            self._made_by_scaling.add(number)
+            self._ids[number] = f"graph {key[0]}, graph {key[1]} at {key[2]} samples"
         return graph
 
     def of_graph(self, graph: LogicalGraph, asked: Sequence[str], cluster: Cluster) -> KnownOfGraph:

@@ -22,7 +22,6 @@ from planner.ir.errors import Unsupported
 from planner.ir.graph import Op, Ref
 from planner.ir.sbp import NdSbp, Split
 from planner.ir.tensor import TensorType
-from planner.opset import flop, traffic_bytes
 from planner.search.strategies import Ring, Strategy
 
 __all__ = ["Context", "attending", "context_of", "is_attention", "is_long", "ring_axis", "rings"]
@@ -115,15 +114,14 @@ def _rings(op: Op, types: Mapping[str, TensorType], strategies: tuple[Strategy, 
         moved = (place + 1, place + 2)
         inputs = tuple(lies.replace(axis, Split(_ROWS)) if k in moved else lies for k, lies in enumerate(gathered.inputs))
         outputs = tuple(lies.replace(axis, Split(_ROWS)) if backward and k else lies for k, lies in enumerate(gathered.outputs))
-        of_op = tuple(None if name is None else lies for name, lies in zip(op.outputs, outputs, strict=True))
-        total_bytes = sum(gathered.local.types[gathered.local.op.inputs[k]].size_bytes for k in moved)
+        total_bytes = sum(gathered.part.types[gathered.part.op.inputs[k]].size_bytes for k in moved)
         ring = Ring(axis, 2 * mesh[axis] - 1 if backward else mesh[axis] - 1, total_bytes, 2 if backward else 0, _steps(gathered))
-        yield replace(gathered, inputs=inputs, outputs=outputs, local=replace(gathered.local, inputs=inputs, outputs=of_op), ring=ring)
+        yield gathered._replace(inputs=inputs, outputs=outputs, ring=ring)
 
 
 def _steps(gathered: Strategy) -> tuple[Strategy, Strategy]:
     """The work of the last device in the first step, on the diagonal, and in each other, whose keys it all sees."""
-    local, place = gathered.local, _QUERIES[gathered.local.op.target]
+    local, place = gathered.part, _QUERIES[gathered.part.op.target]
     flag = 7 if place else 4
     types = dict(local.types)
     for value in (*local.op.inputs[place + 1 : place + 3], *(v for v in local.op.outputs[1:] if place and v is not None)):
@@ -135,10 +133,7 @@ def _steps(gathered: Strategy) -> tuple[Strategy, Strategy]:
         replace(local.op, args=(*local.op.args[:-2], whole, ())) if local.op.args[flag] else local.op,
         replace(local.op, args=(*local.op.args[:flag], False, local.op.args[flag + 1])),
     )
-    first, other = (
-        replace(gathered, flop=flop(op, types), traffic_bytes=traffic_bytes(op, types), local=replace(local, op=op, types=types))
-        for op in ops
-    )
+    first, other = (gathered._replace(part=replace(local, op=op, types=types)) for op in ops)
     return first, other
 
 

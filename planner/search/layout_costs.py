@@ -16,16 +16,15 @@ from planner.cost import axis_boxing_s, counted_work_s
 from planner.cost import transfer_s as link_transfer_s
 from planner.ir.cluster import Cluster
 from planner.ir.collective import Collective
-from planner.ir.graph import Op
 from planner.ir.plan import Boxing
 from planner.ir.sbp import B, NdSbp, Partial, ReduceOp
 from planner.ir.tensor import TensorType
-from planner.search.strategies import Ring, Strategy, StrategySet
+from planner.search.strategies import OpPart, Ring, Strategy, StrategySet
 from planner.solve.problem import Floats
 
 __all__ = ["LayoutCosts", "PartsS"]
 
-PartsS = dict[tuple[int, int], tuple[Op, Mapping[str, TensorType], float]]
+PartsS = dict[OpPart, float]
 NONE_EXCHANGED: Mapping[TensorType, tuple[float, ...]] = {}
 
 
@@ -36,7 +35,7 @@ class LayoutCosts:
 
     Args:
         ops_s: what ``ops_s`` gave on another cluster of this mesh and device; it grows.
-        parts_s: seconds of parts of ops on this device, by identity of the part's op and types, which stand beside them; likewise, for all meshes.
+        parts_s: seconds of parts of ops on this device; likewise, for all meshes.
         exchanged: type -> along each axis, times the bytes that its all-to-alls move (planner.search.routed).
     """
 
@@ -80,13 +79,10 @@ class LayoutCosts:
     def _op_s(self, strategy: Strategy) -> float:
         if strategy.ring is not None:
             return self._ring_s(strategy, strategy.ring)
-        local = strategy.local
-        key = id(local.op), id(local.types)
-        known = self._parts_s.get(key)
-        if known is None:
-            seconds = counted_work_s(self.cluster, local.op, local.types, strategy.flop, strategy.traffic_bytes, strategy.dtype)
-            known = self._parts_s[key] = local.op, local.types, seconds
-        return known[2]
+        part = strategy.part
+        if part not in self._parts_s:
+            self._parts_s[part] = counted_work_s(self.cluster, part.op, part.types, *part.work, part.dtype)
+        return self._parts_s[part]
 
     def _ring_s(self, strategy: Strategy, ring: Ring) -> float:
         """Attention in as many steps as the axis has devices: what travels to the next step does so during this one."""

@@ -16,7 +16,7 @@ from planner.ir.sbp import B, NdSbp, Sbp, Split
 from planner.ir.tensor import DType, TensorType
 from planner.opset import factor_rule, flop, local_types, localize, signatures, traffic_bytes
 
-__all__ = ["LocalOp", "OpParts", "Ring", "Strategy", "StrategySet", "StrategySets", "cut", "op_shape", "relabel", "without_names"]
+__all__ = ["LocalOp", "OpPart", "OpParts", "Ring", "Strategy", "StrategySet", "StrategySets", "cut", "op_shape", "relabel", "without_names"]
 
 
 _NO_AXIS = NdSbp(())
@@ -46,20 +46,51 @@ class Ring:
     steps: tuple[Strategy, Strategy]
 
 
-@dataclass(frozen=True, slots=True)
-class Strategy:
+@dataclass(frozen=True, eq=False)  # no slots: the work is counted once and kept
+class OpPart:
+    """One of the equal parts of an op along an axis: its literals and types are local.
+
+    inputs, outputs: layouts along the axis.   dtype: in which it computes, whatever is cut.
+    """
+
+    op: Op
+    types: Mapping[str, TensorType]
+    inputs: tuple[Sbp, ...]
+    outputs: tuple[Sbp | None, ...]
+    dtype: DType | None
+
+    @cached_property
+    def work(self) -> tuple[int, int]:
+        """(flop, bytes that it moves)."""
+        return flop(self.op, self.types), traffic_bytes(self.op, self.types)
+
+
+class Strategy(NamedTuple):
     """One way to lay an op: NdSbp per operand and per output, and the work of one rank.
 
+    A tuple, because a search makes a hundred thousand of them.
+
+    part: of the op that one rank performs.
     ring: of attention whose keys and values go from device to device; the work is then that of gathered ones.
     """
 
+    part: OpPart
     inputs: tuple[NdSbp, ...]
     outputs: tuple[NdSbp, ...]
-    flop: int
-    traffic_bytes: int
-    dtype: DType | None
-    local: LocalOp
     ring: Ring | None = None
+
+    @property
+    def local(self) -> LocalOp:
+        """The op as one rank performs it."""
+        return LocalOp(self.part.op, self.part.types, self.inputs, self.outputs)
+
+    def cut_into(self, part: OpPart) -> Strategy:
+        """A strategy on one more axis, along which the rank has this part."""
+        return Strategy(
+            part,
+            tuple([before.followed_by(sbp) for before, sbp in zip(self.inputs, part.inputs, strict=True)]),
+            tuple([before.followed_by(B if sbp is None else sbp) for before, sbp in zip(self.outputs, part.outputs, strict=True)]),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,21 +98,6 @@ class StrategySet:
     """The strategies of ops of one shape, which differ in the names of their values only.  Compared by identity."""
 
     strategies: tuple[Strategy, ...]
-
-
-@dataclass(frozen=True, eq=False)  # no slots: the work is counted once and kept
-class OpPart:
-    """One of the equal parts of an op along an axis: its literals and types are local.   inputs, outputs: layouts along the axis."""
-
-    op: Op
-    types: Mapping[str, TensorType]
-    inputs: tuple[Sbp, ...]
-    outputs: tuple[Sbp | None, ...]
-
-    @cached_property
-    def work(self) -> tuple[int, int]:
-        """(flop, bytes that it moves)."""
-        return flop(self.op, self.types), traffic_bytes(self.op, self.types)
 
 
 class OpParts:
@@ -133,32 +149,12 @@ class StrategySets:
         return self._by_op[key][2]
 
     def _strategies(self, op: Op, types: Mapping[str, TensorType]) -> list[Strategy]:
-        given = {v: types[v] for v in (*op.inputs, *(o for o in op.outputs if o))}
-        laid = [_Laid(OpPart(op, given, (), ()), (_NO_AXIS,) * len(op.inputs), (_NO_AXIS,) * len(op.outputs))]
+        given = OpPart(op, {v: types[v] for v in (*op.inputs, *(o for o in op.outputs if o))}, (), (), None)
+        strategies = [Strategy(given, (_NO_AXIS,) * len(op.inputs), (_NO_AXIS,) * len(op.outputs))]
         for parts in self.mesh:
-            laid = [one.cut_into(part) for one in laid for part in self._parts.of(one.part.op, one.part.types, parts)]
-        dtype = compute_dtype(op, types)  # whatever is cut
-        distinct = {(one.inputs, one.outputs): one for one in reversed(laid)}
-        return [
-            Strategy(one.inputs, one.outputs, *one.part.work, dtype, LocalOp(one.part.op, one.part.types, one.inputs, one.outputs))
-            for one in reversed(distinct.values())
-        ]
-
-
-class _Laid(NamedTuple):
-    """A part of an op on the axes so far."""
-
-    part: OpPart
-    inputs: tuple[NdSbp, ...]
-    outputs: tuple[NdSbp, ...]
-
-    def cut_into(self, part: OpPart) -> _Laid:
-        """One of its parts along one more axis."""
-        return _Laid(
-            part,
-            tuple([before.followed_by(sbp) for before, sbp in zip(self.inputs, part.inputs, strict=True)]),
-            tuple([before.followed_by(B if sbp is None else sbp) for before, sbp in zip(self.outputs, part.outputs, strict=True)]),
-        )
+            strategies = [s.cut_into(part) for s in strategies for part in self._parts.of(s.part.op, s.part.types, parts)]
+        distinct = {(s.inputs, s.outputs): s for s in reversed(strategies)}
+        return list(reversed(distinct.values()))
 
 
 def relabel(local: LocalOp, op: Op) -> LocalOp:
@@ -179,13 +175,13 @@ def _labels(op: Op) -> tuple[object, ...]:
 
 
 def _parts(op: Op, types: Mapping[str, TensorType], parts: int) -> Iterator[OpPart]:
-    rule = factor_rule(op, types)
+    rule, dtype = factor_rule(op, types), compute_dtype(op, types)
     for signature in signatures(op, types, parts, rule):
         local = dict(types)
         for value, sbp in zip(op.inputs, signature.inputs, strict=True):
             local[value] = cut(types[value], sbp, parts)
         local |= local_types(op, signature, types, parts)
-        yield OpPart(localize(op, signature, types, parts, rule), local, signature.inputs, signature.outputs)
+        yield OpPart(localize(op, signature, types, parts, rule), local, signature.inputs, signature.outputs, dtype)
 
 
 def cut(tensor: TensorType, sbp: Sbp, parts: int) -> TensorType:

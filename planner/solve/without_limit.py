@@ -1,6 +1,6 @@
 """The optimum of a problem without demands, with a proof, for problems of ten thousands of nodes.
 
-1. Reduce: remove nodes with at most two neighbours, functional edges and dominated strategies (reduce/contract, reduce/elimination).
+1. Reduce: remove nodes with at most two neighbours, functional edges and, of large problems, dominated strategies (reduce/contract).
 2. If the tables of a full elimination would be small, eliminate the rest too.  This ends the search.
 3. Otherwise message passing (bounds/message_passing) raises a lower bound, proposes choices, and drops strategies that no better choice has.
    If the bound meets the best choice, the search ends.  If enough strategies are dropped, continue with 2.
@@ -31,6 +31,8 @@ from planner.solve.time_limit import Clock, TimeLimit
 __all__ = ["EQUAL", "NO_CHOICE", "Sizes", "solve_exactly"]
 
 EQUAL = 1e-10
+_FEW_NODES = 1_000
+"""Up to so many nodes, message passing on all strategies takes less time than it takes to find the dominated ones."""
 _LOOKED_AT = 64  # entries that a whole elimination may look at, per entry of the largest table allowed
 _PATIENCE = 12
 _MARGINS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
@@ -78,7 +80,7 @@ def solve_exactly(
     assert not problem.demands, "problems with demands are solved by planner.solve.limited.memory"
     time_limit = TimeLimit(seconds, clock)
     work = Elimination(problem)
-    reduce_in_place(work)
+    reduce_in_place(work, dominance=len(problem.names) > _FEW_NODES)
     stats = {"nodes": float(len(problem.names)), "core_nodes": float(len(work.remaining))}
     if _is_narrow(work, sizes.narrow, _LOOKED_AT * sizes.wide):
         work.run(widest=sizes.wide)

@@ -65,7 +65,8 @@ class StageRelaxation:
     """
 
     def __init__(self, problem: Problem, stage_of: Ints, stages: int, memory_bytes: float) -> None:
-        self.reduced = reduce_problem(problem, crop=False)  # what holds at all multipliers is done once
+        # What holds at all multipliers is done once; a few rounds on all strategies take less time than it takes to find the dominated ones.
+        self.reduced = reduce_problem(problem, dominance=False, crop=False)
         self.stages, self.memory_bytes = stages, memory_bytes
         self._dual = Dual(self.reduced.problem)
         self._times = 2 * np.arange(stages)

@@ -1,6 +1,7 @@
 """Lower bounds on the step of a pipeline from its stages, each searched by itself; no layout of the whole is searched.
 
     step  =  sum_i t_i + (m - 1) max t_i + max u_i
+         >=  sum of min t_i over the other stages  +  min [ m t_b ]                              of stage b               (0)
          >=  sum of min t_i over the other stages  +  min [ m t_b ]  +  min [ t_c + u_c ]        of stages b and c        (1)
          >=  sum of min t_i over the other stages  +  min [ m t_b + u_b ]                        of stage b               (2)
 
@@ -29,7 +30,7 @@ _ROUNDS, _PATIENCE = 8, 2
 def end_stage_bounds(
     staged: Staged, model_of: Callable[[int], SearchModel], memory_bytes: float, time_limit: TimeLimit = NO_LIMIT
 ) -> Iterator[float]:
-    """(1) and (2) for the first and the last stage, rising, in seconds.
+    """(0), (1) and (2) for the first and the last stage, rising, in seconds.
 
     Args:
         staged: of at least two stages.
@@ -51,9 +52,12 @@ def end_stage_bounds(
     slow = max(slow_s, key=slow_s.__getitem__)
     other = last if slow == first else first
     between_s = sum(len(alike) * least_s(model_of(alike[-1]), 1.0, 0.0) for alike in stages_alike(staged, range(1, last)))
-    bound = between_s + slow_s[slow] + least_s(models[other], 1.0, 1.0)  # (1)
+    others_s = between_s + slow_s[other] / often
+    bound = others_s + slow_s[slow]  # (0)
     yield bound
-    yield max(bound, between_s + slow_s[other] / often + least_s(models[slow], often, 1.0))  # (2)
+    bound = max(bound, between_s + slow_s[slow] + least_s(models[other], 1.0, 1.0))  # (1)
+    yield bound
+    yield max(bound, others_s + least_s(models[slow], often, 1.0))  # (2)
 
 
 def _least_s(model: SearchModel, times: float, once: float, memory_bytes: float, time_limit: TimeLimit) -> float:
