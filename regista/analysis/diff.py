@@ -20,7 +20,7 @@ from regista.analysis.budget import Use, holdings, spending
 from regista.analysis.planned import Retraced, retrace
 from regista.programs import planned_program
 
-__all__ = ["Change", "Difference", "Traffic", "diff"]
+__all__ = ["Change", "Difference", "Side", "Traffic", "diff", "side_of"]
 
 Value = str | int | float | None
 
@@ -96,6 +96,21 @@ def fold(name: str) -> str:
     return re.sub(r"(?<![^. ])[0-9]+(?![^. ])", "*", name)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What a comparison reads of one of its Plans."""
+
+    facts: Mapping[str, Value]
+    layouts: Mapping[str, Value]
+    memory: Mapping[str, Value]
+    traffic: Mapping[str, Traffic]
+
+
+def side_of(plan: Plan) -> Side:
+    """Work out a side, for a caller who has the first Plan before the second."""
+    return Side(facts=_facts(plan), layouts=_layouts(plan), memory=_memory(plan), traffic=_traffic(plan))
+
+
 @collector_paused()
 def diff(
     a: Plan,
@@ -104,6 +119,7 @@ def diff(
     *,
     first: Retraced | None = None,
     second_model: SearchModel | None = None,
+    side: Side | None = None,
 ) -> Difference:
     """Compare two Plans.
 
@@ -111,13 +127,15 @@ def diff(
         graph: the step that both were made from, for programs that no file holds; None: trace the programs that they name.
         first: what the first one was made from, where that is known; None: it is worked out.
         second_model: the first one's choices on the cluster of the second, if that has its shape (Retraced.model_on); None: not known.
+        side: of the first one; None: it is worked out.
     """
+    mine, other = side_of(a) if side is None else side, side_of(b)
     facts, layouts, quotas, uses = _Pairs(), _Pairs(), _Pairs(), _Pairs()
-    facts.add(_facts(a), _facts(b))
-    layouts.add(_layouts(a), _layouts(b))
+    facts.add(mine.facts, other.facts)
+    layouts.add(mine.layouts, other.layouts)
     quotas.add(_quotas(a, b), _quotas(b, a))
-    uses.add(_memory(a), _memory(b))
-    sent_by_a, sent_by_b = _traffic(a), _traffic(b)
+    uses.add(mine.memory, other.memory)
+    sent_by_a, sent_by_b = mine.traffic, other.traffic
     ops, note = ((), "") if a == b else _ops(a, b, graph, first, second_model)
     return Difference(
         a=a,

@@ -21,7 +21,7 @@ from planner.parallelism.make import make_plan
 from planner.parallelism.memory import SearchMemory
 from planner.parallelism.proof import SEARCH_RESULTS
 from planner.solve.beside import Beside, has_second_core
-from regista.analysis.diff import Difference, diff
+from regista.analysis.diff import Difference, diff, side_of
 from regista.analysis.planned import options_of, retrace
 from regista.programs import planned_program
 from regista.schedules.compared import RECORD
@@ -187,7 +187,7 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
             on_new = retraced.model_on(priced_on)
             old_s = on_new.step_s(retraced.choice)
         priced = perf_counter()
-        old_fits = _fits(plan, cluster)
+        old_fits, side = _fits(plan, cluster), side_of(plan)
         searched_from = traced if search.process is not None else perf_counter()
         new = search.result()
     finally:
@@ -203,6 +203,6 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
         plan=new,
         old_s=old_s,
         old_fits=old_fits,
-        difference=diff(plan, new, step, first=retraced, second_model=on_new),
+        difference=diff(plan, new, step, first=retraced, second_model=on_new, side=side),
         seconds={"trace": traced - began, "price": priced - traced, "search": ended - searched_from},
     )

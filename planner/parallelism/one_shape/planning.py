@@ -23,6 +23,7 @@ from planner.ir.plan import Plan
 from planner.ir.protocols import CostModel, DryRun
 from planner.lower.build import Recipe, lower
 from planner.parallelism.memory import SearchMemory
+from planner.parallelism.one_shape.closer import CloserBound
 from planner.parallelism.one_shape.narrow import LimitSearch
 from planner.parallelism.one_shape.staged import staged_once
 from planner.parallelism.options import PlanOptions, given_order
@@ -158,6 +159,8 @@ class _ShapePlanner:
         self._job, self._options, self._s_per_byte, self._time_limit = job, options, s_per_byte, time_limit
         self._memory_bytes = job.cluster.device.memory_bytes
         self._played: tuple[Plan, Mapping[int, int]] | None = None
+        self._closer: CloserBound | None = None
+        """Of the choice that is lowered, where it is bounded later."""
         self._recipe = _recipe(job, graph, options, job.memory.again(graph, options.again, job.cluster).told)
         self._staged = staged_once(graph, options, job.cluster, job.memory)
         first_bytes = self._memory_bytes * (1 - _MARGIN) if memory_binds or s_per_byte is not None else self._memory_bytes
@@ -183,6 +186,13 @@ class _ShapePlanner:
         return self._model_of(self._staged, pins=parse_pins(self._options.pins), in_flight=flight, limit_bytes=limit_bytes)
 
     def plan(self) -> Plan:
+        """The first Plan that fits, verified, and no second process left behind."""
+        try:
+            return self._plan()
+        finally:
+            self._stop()
+
+    def _plan(self) -> Plan:
         """The first Plan that fits, verified.
 
         Raises:
@@ -207,6 +217,7 @@ class _ShapePlanner:
                     f"{self._needed_bytes(plan) / 1e9:.3g} GB of a device's {self._memory_bytes / 1e9:.3g} GB; give more seconds",
                     error.lower_bound,
                 ) from None
+            found = self._bounded(found)
             assignment = self._decided(found)
             bound_s = max(bound_s, assignment.lower_bound_s)
             plan = self._lowered(assignment, bound_s)
@@ -214,27 +225,41 @@ class _ShapePlanner:
                 break
         assert plan is not None
         self._verify(plan)
-        return self._proven(plan, found) if self._is_bounded_later else plan
+        return plan if self._closer is None else self._proven(plan, self._closer)
 
     def _verify(self, plan: Plan) -> None:
         verify(plan, None if self._job.dry_run is None else self.dry_run)
 
-    @property
-    def _is_bounded_later(self) -> bool:
-        return self._other is not None and is_long(self._model.problem)
+    def _bounded(self, found: FoundLayouts) -> FoundLayouts:
+        """Of a long model, with the bound of its slowest stages, unless one comes once the Plan is lowered: from elsewhere, or a second process."""
+        self._stop()
+        is_exact = self._options.method is Method.EXACT and self._staged.num_stages > 1
+        if not is_exact or not is_long(self._model.problem):
+            return found
+        closer = CloserBound(found, self._time_limit, self._job.watch)
+        if self._other is None and not closer.start():
+            return closer.result()
+        self._closer = closer
+        return found
 
-    def _proven(self, plan: Plan, found: FoundLayouts) -> Plan:
-        """The Plan with the bound that somebody else found, or, where that leaves too much open, with a closer one, or a quicker Plan."""
-        assert self._other is not None
-        if self._job.prove is not None:
-            self._job.prove(plan)  # meanwhile
-        bound_s = max(plan.search.lower_bound_s, self._other.bound_s())
-        if bound_s < found.objective_s * (1 - self._other.gap):
-            closer = found.bounded_by_bottleneck(self._time_limit, watch=self._job.watch)
-            bound_s = max(bound_s, closer.bound_s)
-            if closer.choice is not found.choice:
+    def _stop(self) -> None:
+        if self._closer is not None:
+            self._closer.stop()
+            self._closer = None
+
+    def _proven(self, plan: Plan, closer: CloserBound) -> Plan:
+        """The Plan with a bound from elsewhere, or, where that leaves too much open, with that of the slowest stages, or a quicker Plan."""
+        found, bound_s = closer.found, plan.search.lower_bound_s
+        if self._other is not None:
+            if self._job.prove is not None:
+                self._job.prove(plan)  # meanwhile
+            bound_s = max(bound_s, self._other.bound_s())
+        if self._other is None or bound_s < found.objective_s * (1 - self._other.gap):
+            closest = closer.result()
+            bound_s = max(bound_s, closest.bound_s)
+            if closest.objective_s < found.objective_s:
                 with suppress(OutOfMemory):
-                    quicker = self._lowered(self._decided(closer), bound_s)
+                    quicker = self._lowered(self._decided(closest), bound_s)
                     self._verify(quicker)
                     return quicker
         return replace(plan, search=replace(plan.search, lower_bound_s=min(bound_s, found.objective_s)))
@@ -275,7 +300,7 @@ class _ShapePlanner:
             limit_bytes=limit_bytes,
             memory_bytes=self._memory_bytes,
             s_per_byte=self._multipliers(limit_bytes),
-            by_bottleneck=not self._is_bounded_later,
+            by_bottleneck=not is_long(self._model.problem),
         )
 
     def _decided(self, found: FoundLayouts) -> Assignment:
