@@ -22,6 +22,10 @@ class TracesBeside:
     step: Step
     update: Update
 
+    def has(self, micro_batches: int) -> bool:
+        """Whether this process has the trace."""
+        return self.traces.has(micro_batches)
+
     def meanwhile(self) -> None:
         """What the first process does while the second traces: it checks that every input cut along the batch belongs to the batch.
 

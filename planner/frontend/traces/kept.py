@@ -87,6 +87,10 @@ class Traces:
             self.take(micro_batches, TracedStep(translated=translated, denominators=denominators, notes=notes | captured.notes()))
         return self._traced[micro_batches]
 
+    def has(self, micro_batches: int) -> bool:
+        """Whether the step was traced at that size."""
+        return micro_batches in self._traced
+
     def take(self, micro_batches: int, traced: TracedStep) -> None:
         """Take a step traced at that size, and log what is to be told of it."""
         self._traced[micro_batches] = traced

@@ -34,6 +34,10 @@ def may_trace_beside() -> bool:
 class SecondTrace(Protocol):
     """How a second process traces for the first (planner.frontend.traces.beside)."""
 
+    def has(self, micro_batches: int) -> bool:
+        """Whether this process has the trace."""
+        ...
+
     def meanwhile(self) -> None:
         """What the first process does while the second traces, because one of them has to; what it raises ends both."""
         ...
@@ -67,19 +71,25 @@ class TracedBeside:
     size: int
     is_cancelled: Callable[[], bool] = lambda: False
     allowed: Callable[[], bool] = may_trace_beside
-    _beside: Beside[KnownOfGraph] = field(init=False)
+    _beside: Beside[tuple[KnownOfGraph, bytes]] = field(init=False)
     _found: LogicalGraph | None = None
     _here: set[int] = field(default_factory=set)
     """At which sizes the first process has the graph."""
 
     def __post_init__(self) -> None:
-        self._beside = Beside(lambda: self.known_of(self.second.graph(self.size)), self.is_cancelled, self.allowed)
+        self._beside = Beside(self._traced, self.is_cancelled, self.allowed)
+
+    def _traced(self) -> tuple[KnownOfGraph, bytes]:
+        """In the second process: what it sends of the trace at ``size``."""
+        return self.known_of(self.second.graph(self.size)), self.second.beside_graph(self.size)
 
     def __call__(self, micro_batches: int) -> LogicalGraph:
         """The graph at that size; raises what ``graph_of`` raises."""
         if micro_batches == self.size and (received := self._beside.received()) is not None:
-            self.learn(received[0])
-            self._found = received[0].graph
+            known, beside_graph = received[0]
+            self.learn(known)
+            self.second.take(self.size, known.graph, beside_graph)
+            self._found = known.graph
         if micro_batches == self.size and self._found is not None:
             return self._found
         self._here.add(micro_batches)
@@ -87,7 +97,7 @@ class TracedBeside:
 
     def is_here(self, micro_batches: int) -> bool:
         """Whether the first process has the graph at that size, or a second one may not trace it."""
-        return micro_batches in {*self._here, self.size} or not self.allowed()
+        return micro_batches in {*self._here, self.size} or self.second.has(micro_batches) or not self.allowed()
 
     def trace_there(self, micro_batches: int, scaled: LogicalGraph | None) -> bytes:
         """In the second process: a trace, pickled for ``received``: its graph, or only the ops in which that differs from the scaled one; its id.
@@ -115,8 +125,9 @@ class TracedBeside:
 
     @contextmanager
     def started(self) -> Iterator[Callable[[int], LogicalGraph]]:
-        """Inside, the second process traces; raises what ``second.meanwhile`` raises."""
-        self._beside.start()
+        """Inside, the second process traces, unless the first has its trace; raises what ``second.meanwhile`` raises."""
+        if not self.second.has(self.size):
+            self._beside.start()
         try:
             self.second.meanwhile()
             yield self

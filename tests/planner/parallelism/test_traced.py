@@ -55,12 +55,16 @@ class Beside:
 
     def __init__(self, graph: Callable[[int], LogicalGraph], meanwhile: Callable[[], None] = lambda: None) -> None:
         self.graph, self.meanwhile = graph, meanwhile
+        self.taken: list[int] = []
+
+    def has(self, micro_batches: int) -> bool:
+        return False
 
     def beside_graph(self, micro_batches: int) -> bytes:
         return b""
 
     def take(self, micro_batches: int, graph: LogicalGraph, beside_graph: bytes) -> None:
-        raise AssertionError("nothing was asked for")
+        self.taken.append(micro_batches)
 
 
 def beside(graph_of: Callable[[int], LogicalGraph], memory: SearchMemory, *, allowed: bool = True) -> TracedBeside:
@@ -77,10 +81,11 @@ def beside(graph_of: Callable[[int], LogicalGraph], memory: SearchMemory, *, all
 
 def test_the_graph_and_what_is_known_of_it_are_those_of_one_process() -> None:
     traced, memory, cluster = Traced(), SearchMemory(), resolve_cluster("local:4")
-    with beside(traced, memory).started() as graph_of:
+    two = beside(traced, memory)
+    with two.started() as graph_of:
         graphs = {size: graph_of(size) for size in (1, 2, 4)}
         assert graph_of(2) is graphs[2]
-    assert traced.here == [1, 4]
+    assert traced.here == [1, 4] and two.second.taken == [2]
     alone = program_of(MODEL)
     assert all(content_id(graph) == content_id(alone.graph(size)) for size, graph in graphs.items())
     known = SearchMemory().of_graph(alone.graph(2), ("", BLOCKS), cluster)
@@ -92,6 +97,18 @@ def test_the_graph_and_what_is_known_of_it_are_those_of_one_process() -> None:
         assert [(p.times, p.members, p.backward_reads, content_id(p.graph)) for p in mine] == [
             (p.times, p.members, p.backward_reads, content_id(p.graph)) for p in theirs
         ]
+
+
+def test_what_the_first_process_has_traced_is_traced_by_no_other() -> None:
+    program, memory, cluster = program_of(MODEL), SearchMemory(), resolve_cluster("local:4")
+    for _ in range(2):
+        two = replace(beside(program.graph, memory), second=program.traces_beside())
+        known = two.is_here(4)
+        with two.started() as graph_of:
+            assert (two._beside.process is None) is known
+            first, other = graph_of(2), graph_of(4)
+        assert program.graph(2) is first and program.graph(4) is other
+    assert known and two.is_here(4) and not two.is_here(8)
 
 
 @pytest.mark.parametrize("how", ["not allowed", "dies"])
