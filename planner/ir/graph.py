@@ -190,6 +190,12 @@ class Op:
         kwargs = tuple([(k, substitute(a, names)) for k, a in self.kwargs])
         return self.with_arguments(tuple([substitute(a, names) for a in self.args]), kwargs)
 
+    def numbered(self, op_id: str, forward_of: str | None) -> Op:
+        """The op with another id, of a gradient's the id of the forward op; as quickly as ``with_arguments``."""
+        op = object.__new__(Op)
+        op.__dict__.update(self.__dict__, id=op_id, forward_of=forward_of)
+        return op
+
     def with_arguments(self, args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]) -> Op:
         """The op with other arguments: ``replace``, in a third of its time, since a search does it for every op of a model several times."""
         op = object.__new__(Op)

@@ -44,27 +44,27 @@ def fragment_work(
     """
     total_flop = total_traffic = 0
     by_dtype: dict[DType, int] = defaultdict(int)
-    dtypes: dict[str, DType | None] = {}
+    counted: dict[str, tuple[int, int, DType | None]] = {}
     last_use = {value: place for place, op in enumerate(ops) for value in op.inputs}
     live: dict[str, int] = {}
     peak = now = 0
     for place, op in enumerate(ops):
         if op.target == BOXING_OP:
             continue
-        op_flop = flop(op, types[op.id])
+        local = types[op.id]
+        op_flop, op_bytes, dtype = counted[op.id] = flop(op, local), traffic_bytes(op, local), compute_dtype(op, local)
         total_flop += op_flop
-        dtypes[op.id] = dtype = compute_dtype(op, types[op.id])
         if dtype is not None and op_flop:
             by_dtype[dtype] += op_flop
-        total_traffic += traffic_bytes(op, types[op.id])
+        total_traffic += op_bytes
         for value in op.outputs:
             if value is not None and value not in written and (not is_view(op) or is_creation(op)):
-                live[value] = types[op.id][value].size_bytes
+                live[value] = local[value].size_bytes
                 now += live[value]
         peak = max(peak, now)
         for value in op.inputs:
             if last_use[value] == place:
                 now -= live.pop(value, 0)
     parts = tuple(DTypeFlop(dtype=dtype, flop=by_dtype[dtype]) for dtype in DType if dtype in by_dtype)
-    kernels = () if fusion is None else fragment_kernels(ops, types, dtypes, written, fusion)
+    kernels = () if fusion is None else fragment_kernels(ops, types, counted, written, fusion)
     return Work(flop=total_flop, flop_by_dtype=parts, traffic_bytes=total_traffic, workspace_bytes=peak, kernels=kernels)

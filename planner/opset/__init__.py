@@ -54,6 +54,9 @@ _TABLE = join_tables(
 )
 
 
+_KNOWN = frozenset(_TABLE)
+
+
 def _spec(op: Op) -> OpSpec:
     return _TABLE.get(op.target) or spec_without_rule(op)
 
@@ -179,4 +182,4 @@ def is_creation(op: Op) -> bool:
 
 def known_targets() -> frozenset[str]:
     """Targets that have a rule; any other op of torch takes and gives whole tensors."""
-    return frozenset(_TABLE)
+    return _KNOWN

@@ -53,9 +53,8 @@ def copy_into_regions(graph: LogicalGraph, stage: Mapping[str, int], again: Coll
     """
     producers, stage = graph.producers(), dict(stage)
     regions = {op.id: region_of(op, stage, producers) for op in graph.ops}
-    read_in: defaultdict[str, dict[Region, None]] = defaultdict(
-        dict
-    )  # value -> regions that read it; ops are visited from the last to the first
+    # Value -> regions that read it; ops are visited from the last to the first.
+    read_in: defaultdict[str, dict[Region, None]] = defaultdict(dict)
     results = {graph.loss, graph.mean_loss, *graph.gradients.values(), *graph.updates.values(), *graph.output_values}
     values = dict(graph.values)
     ops: list[Op] = []
@@ -69,15 +68,15 @@ def copy_into_regions(graph: LogicalGraph, stage: Mapping[str, int], again: Coll
             for value in op.inputs:
                 read_in[value][region] = None
     ops.reverse()
-    made = {value for op in ops for value in op.outputs if value}
-    copied_values = {original_name(value) for value in made}
+    copies = {value for op in ops if op.id not in regions for value in op.outputs if value}
+    copied = {original_name(value) for value in copies}
     renamed = []
     for op in ops:
-        if copied_values.isdisjoint(op.inputs):
+        if copied.isdisjoint(op.inputs):
             renamed.append(op)
             continue
         region = regions.get(op.id, (stage[op.id], op.role))
-        names = {value: copy for value in op.inputs if value in copied_values and (copy := copy_name(value, region)) in made}
+        names = {value: copy for value in op.inputs if value in copied and (copy := copy_name(value, region)) in copies}
         renamed.append(op.renamed(names))
     used = {v for op in renamed for v in (*op.inputs, *op.outputs) if v} | {i.value for i in graph.inputs}
     trimmed = replace(graph, ops=tuple(renamed), values={v: t for v, t in values.items() if v in used})

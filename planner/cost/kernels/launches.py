@@ -99,18 +99,23 @@ def _inner(op_flop: int, made: int) -> int:
 def fragment_kernels(
     ops: Sequence[Op],
     types: Mapping[str, Types],
-    dtypes: Mapping[str, DType | None],
+    counted: Mapping[str, tuple[int, int, DType | None]],
     written: frozenset[str],
     fusion: Fusion,
 ) -> tuple[KernelWork, ...]:
     """The kernels of ops performed in order; equal ones are counted.
 
     Args:
-        types, dtypes: op id -> local types, and the dtype in which it computes; without the boxing steps, which only cut or pad.
+        types, counted: op id -> local types, and its flop, its bytes and the dtype in which it computes; without the boxing steps, which only
+            cut or pad.
         written: values that lie in Regsts, and so are written whoever reads them.
     """
     known = [op for op in ops if op.id in types]
-    works = {op.id: work for op in known if (work := op_kernel(op, types[op.id], dtypes[op.id])) is not None}
+    works: dict[str, KernelWork] = {}
+    for op in known:
+        op_flop, size_bytes, dtype = counted[op.id]
+        if (work := kernel_of(op, types[op.id], dtype, op_flop, size_bytes)) is not None:
+            works[op.id] = work
     made: list[KernelWork] = []
     if fusion is Fusion.EAGER:
         made = list(works.values())

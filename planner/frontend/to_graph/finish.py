@@ -150,9 +150,7 @@ def _numbered(ops: Sequence[Op], body: Body) -> list[Op]:
             return number[forward[-1].id]
         return number[forward[max(bisect_right(places, place) - 1, 0)].id]
 
-    return [
-        replace(op, id=number[op.id], forward_of=survivor(body.forward_of.get(op.id)) if op.role is Role.BACKWARD else None) for op in ops
-    ]
+    return [op.numbered(number[op.id], survivor(body.forward_of.get(op.id)) if op.role is Role.BACKWARD else None) for op in ops]
 
 
 def _with_end(step: Appended, body: Body) -> LogicalGraph:

@@ -274,15 +274,15 @@ class _Translation:
                     self._types[name] = _type_of(tensor)
                 except InvalidProgram as error:
                     raise InvalidProgram(f"{where(node)} calls {node.target}: {error}") from error
-        given = self._masks.arguments(node)
-        args, draw = (given[:-1], given[-1]) if str(target) in DRAWS else (given, None)
+        given, text = self._masks.arguments(node), str(target)
+        args, draw = (given[:-1], given[-1]) if text in DRAWS else (given, None)
         assert draw is None or isinstance(draw, int)
         self._ops.append(
             Op(
                 id=node.name,
-                target=str(target).removesuffix(".default") if target.namespace == "regista" else str(target),
-                args=tuple(self._arg(node, a) for a in args),
-                kwargs=tuple((key, self._arg(node, a)) for key, a in node.kwargs.items() if key not in _DROPPED_KWARGS),
+                target=text.removesuffix(".default") if target.namespace == "regista" else text,
+                args=tuple([self._arg(node, a) for a in args]),
+                kwargs=tuple([(key, self._arg(node, a)) for key, a in node.kwargs.items() if key not in _DROPPED_KWARGS]),
                 outputs=tuple(outputs),
                 role=stamp.role,
                 module=stamp.module,

@@ -250,9 +250,9 @@ def _content(graph: LogicalGraph, ops: Sequence[Op], replaced_by: Mapping[str, S
     number: dict[str, int] = {}
     lines: list[object] = []
     for op in ops:
-        reads = tuple(number.setdefault(v, len(number)) for v in op.inputs)
-        makes = tuple(number.setdefault(v, len(number)) if v else -1 for v in op.outputs)
-        entering = tuple(i.kind if (i := graph.input_of(v)) is not None else None for v in op.inputs)
+        reads = tuple([number.setdefault(v, len(number)) for v in op.inputs])
+        makes = tuple([number.setdefault(v, len(number)) if v else -1 for v in op.outputs])
+        entering = tuple([i.kind if (i := graph.input_of(v)) is not None else None for v in op.inputs])
         lines.append((op_shape(op, graph.values), op.role, reads, makes, entering))
     updated = tuple(sorted((number[old], number[new]) for new in number for old in replaced_by.get(new, ()) if old in number))
     return (tuple(lines), updated)

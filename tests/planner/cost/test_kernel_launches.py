@@ -18,6 +18,7 @@ from planner.ir.files import load_plan, save_plan
 from planner.ir.graph import Fusion, KernelKind, KernelWork, Op, Ref, Role
 from planner.ir.plan import Fragment, Plan
 from planner.ir.tensor import DType, TensorType
+from planner.opset import flop, traffic_bytes
 from planner.parallelism.make import PlanOptions, make_plan
 from zoo import ZOO
 
@@ -32,7 +33,8 @@ def op(name: str, target: str, *inputs: str) -> Op:
 
 def launched(ops: list[Op], fusion: Fusion, written: set[str]) -> list[tuple[str, int, int]]:
     types = {o.id: dict.fromkeys((*o.inputs, o.id), WIDE) for o in ops}
-    made = fragment_kernels(ops, types, dict.fromkeys(types, F32), frozenset(written), fusion)
+    counted = {o.id: (flop(o, types[o.id]), traffic_bytes(o, types[o.id]), F32) for o in ops}
+    made = fragment_kernels(ops, types, counted, frozenset(written), fusion)
     return [(work.kind.value, work.size_bytes // WIDE.size_bytes, work.times) for work in made]
 
 

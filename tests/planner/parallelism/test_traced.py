@@ -100,7 +100,7 @@ def test_the_graph_and_what_is_known_of_it_are_those_of_one_process() -> None:
 
 
 def test_what_the_first_process_has_traced_is_traced_by_no_other() -> None:
-    program, memory, cluster = program_of(MODEL), SearchMemory(), resolve_cluster("local:4")
+    program, memory = program_of(MODEL), SearchMemory()
     for _ in range(2):
         two = replace(beside(program.graph, memory), second=program.traces_beside())
         known = two.is_here(4)
