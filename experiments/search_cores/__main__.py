@@ -33,8 +33,9 @@ def searched(model: str, cluster: str, cores: int) -> Row:
     """One search in this process, on so many cores."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     load = os.getloadavg()[0]
+    search = regista.plan  # imports torch
     begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
-    plan = regista.plan(model, cluster, stages=None, micro_batches=None)
+    plan = search(model, cluster, stages=None, micro_batches=None)
     wall_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
     mine, second = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return {

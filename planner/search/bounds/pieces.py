@@ -106,8 +106,8 @@ class PieceSearch:
 
     @cached_property
     def _reduced(self) -> ReducedProblem:
-        """The problem that counts bytes, reduced as far as holds whatever a byte costs."""
-        return reduce_problem(self._model.problem, crop=False)
+        """The problem that counts bytes, reduced as far as holds whatever a byte costs; of so few nodes dominated strategies are not looked for."""
+        return reduce_problem(self._model.problem, dominance=False, crop=False)
 
     @cached_property
     def _unlimited(self) -> SearchModel:
