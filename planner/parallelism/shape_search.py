@@ -225,10 +225,10 @@ class ShapeSearch:
         return self.bound_whole is not None and self._limit_s(place) < inf
 
     def _work_out(self, least_s: float, shape: Shape, memory_binds: bool) -> None:
+        began_s = self.bounds.time_limit.elapsed_s()
         if not self.bounds.time_limit.is_up():
             self.before(shape)
             self._ahead.start(self._queue, renewed=True, bound_whole=self.bound_whole is not None, without=shape)
-        began_s = self.bounds.time_limit.elapsed_s()
         try:
             step_s, bound_s = self.work_out(shape, memory_binds)
         except NotFoundInTime:

@@ -73,7 +73,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherBound:
-    """A lower bound on the plans of a shape that somebody else works out meanwhile.
+    """A lower bound on the plans of a shape that is worked out elsewhere meanwhile.
 
     bound_s: waits for it; in seconds.   gap: share of the step that may stay unproven: where that is reached, no closer bound is worked out.
     """
@@ -251,9 +251,14 @@ class _ShapePlanner:
         """The Plan with a bound from elsewhere, or, where that leaves too much open, with that of the slowest stages, or a quicker Plan."""
         found, bound_s = closer.found, plan.search.lower_bound_s
         if self._other is not None:
-            if self._job.prove is not None:
-                self._job.prove(plan)  # meanwhile
-            bound_s = max(bound_s, self._other.bound_s())
+            try:
+                if self._job.prove is not None:
+                    self._job.prove(plan)  # meanwhile
+                bound_s = max(bound_s, self._other.bound_s())
+            except KeyboardInterrupt:
+                if self._job.watch is None:
+                    raise  # without a watch, the caller handles the interrupt
+                return plan
         if self._other is None or bound_s < found.objective_s * (1 - self._other.gap):
             closest = closer.result()
             bound_s = max(bound_s, closest.bound_s)

@@ -17,6 +17,7 @@ from planner.parallelism.options import PlanOptions
 from planner.search import FoundLayouts, assign, find_layouts
 from planner.search.model import SearchModel
 from planner.solve.beside import Beside
+from planner.solve.problem import Watch
 from regista.api import program_of
 from regista.clusters import resolve_cluster
 
@@ -33,9 +34,11 @@ def graph() -> LogicalGraph:
     return program_of(MODEL).graph(8)
 
 
-def planned(bound_s: Callable[[], float] | None = None, prove: Callable[[Plan], None] | None = None, gap: float = 0.01) -> Plan:
+def planned(
+    bound_s: Callable[[], float] | None = None, prove: Callable[[Plan], None] | None = None, gap: float = 0.01, watch: Watch | None = None
+) -> Plan:
     cluster = replace(resolve_cluster("p3.16xlarge:1"), devices_per_node=4)
-    job = Job(model=MODEL, batch_size=16, cluster=cluster, watch=None, dry_run=None, prove=prove)
+    job = Job(model=MODEL, batch_size=16, cluster=cluster, watch=watch, dry_run=None, prove=prove)
     options = PlanOptions(stages=2, micro_batches=8, mesh=(2,), recompute=False)
     other = None if bound_s is None else OtherBound(bound_s=bound_s, gap=gap)
     return plan_one_shape(job, graph(), options, memory_binds=True, other=other)
@@ -91,6 +94,18 @@ def test_the_plan_is_proven_before_the_bound_is_waited_for() -> None:
     order: list[str] = []
     plan = planned(lambda: order.append("bound") or 0.0, lambda plan: order.append(f"proof of {len(plan.tasks)} tasks"))
     assert order == [f"proof of {len(plan.tasks)} tasks", "bound"]
+
+
+def test_an_interrupt_while_the_bound_is_waited_for_leaves_the_plan_where_progress_is_watched() -> None:
+    def interrupted() -> float:
+        raise KeyboardInterrupt
+
+    alone = planned()
+    plan = planned(interrupted, watch=lambda progress: None)
+    assert replace(plan, search=alone.search) == alone
+    assert 0 < plan.search.lower_bound_s <= alone.search.lower_bound_s
+    with pytest.raises(KeyboardInterrupt):
+        planned(interrupted)
 
 
 @pytest.mark.parametrize("second", ["works", "is none", "dies"])
