@@ -1,6 +1,6 @@
 """Shapes that their authors published, pinned, beside the plan that the search finds; both at the planner's prices (``sim``).
 
-    python -m experiments.search_space.published_shapes [--only llama,deepseek] [--seconds N]      deepseek: some minutes more than N
+    python -m experiments.search_space.published_shapes [--only llama,deepseek] [--seconds N]      e.g. --seconds 120
 
 authors    stages, mesh, micro-batches, layouts of the experts and ZeRO level as published; layouts that are not published, and how much is computed
            again where nothing else fits, are searched
