@@ -139,8 +139,8 @@ BUGS: Sequence[Bug] = (
     ),
     Bug(
         _DRAFTS,
-        "return self.instance(value, self.staged.state_stage(value), self.assignment.states[value])",
-        "return self.instance(value, self.staged.state_stage(value), NdSbp.broadcast(len(self.mesh)))",
+        "stored = self.instance(value, self.staged.state_stage(value), self.assignment.states[value])",
+        "stored = self.instance(value, self.staged.state_stage(value), NdSbp.broadcast(len(self.mesh)))",
         "every state lies whole on every rank",
     ),
     Bug(
@@ -310,31 +310,31 @@ BUGS: Sequence[Bug] = (
     # Building
     Bug(
         _BUILD,
-        "reads = [replace(access[i], name=name) for i, name in draft.reads.items()]",
+        "reads = [_named(access[i], name) for i, name in draft.reads.items()]",
         "reads = [replace(access[i.root], name=name) for i, name in draft.reads.items()]",
         "every task reads what the producer made, before all moves",
     ),
     Bug(
         _BUILD,
-        "reads = [replace(access[i], name=name) for i, name in draft.reads.items()]",
-        "reads = [replace(access[i], name=name) for i, name in zip(draft.reads, reversed(draft.reads.values()), strict=True)]",
+        "reads = [_named(access[i], name) for i, name in draft.reads.items()]",
+        "reads = [_named(access[i], name) for i, name in zip(draft.reads, reversed(draft.reads.values()), strict=True)]",
         "what a task reads has the names of other things that it reads",
     ),
     Bug(
         _BUILD,
-        "writes = [replace(access[i], name=name) for i, name in draft.makes.items()]",
-        "writes = [replace(access[i], name=name) for i, name in zip(draft.makes, reversed(draft.makes.values()), strict=True)]",
+        "writes = [_named(access[i], name) for i, name in draft.makes.items()]",
+        "writes = [_named(access[i], name) for i, name in zip(draft.makes, reversed(draft.makes.values()), strict=True)]",
         "sources write their inputs to each other's places",
     ),
     Bug(
         _BUILD,
-        "writes = [replace(where, name=instance.name) for instance, where in made]",
+        "writes = [_named(where, instance.name) for instance, where in made]",
         'writes = [replace(where, name=instance.name.partition("@")[0]) for instance, where in made]',
         "a fragment writes values as they were before their cut",
     ),
     Bug(
         _BUILD,
-        "writes = [replace(where, name=instance.name) for instance, where in made]",
+        "writes = [_named(where, instance.name) for instance, where in made]",
         "writes = [replace(where, name=other.name) for (_, where), (other, _) in zip(made, reversed(made), strict=True)]",
         "a fragment writes its results to each other's places",
     ),
