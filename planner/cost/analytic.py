@@ -99,7 +99,7 @@ def op_work_s(cluster: Cluster, op: Op, types: Mapping[str, TensorType]) -> floa
 
 
 def counted_work_s(cluster: Cluster, op: Op, types: Mapping[str, TensorType], op_flop: int, size_bytes: int, dtype: DType | None) -> float:
-    """``op_work_s`` of an op whose flop, bytes and dtype (compute_dtype) are known."""
+    """Seconds of one op by itself (``op_work_s``), for a caller who has its flop, its bytes and its dtype (compute_dtype)."""
     if not cluster.device.kernels:
         return op_s(cluster, op_flop, size_bytes, dtype)
     from planner.cost.kernels.launches import kernel_of

@@ -192,15 +192,17 @@ class Op:
 
     def numbered(self, op_id: str, forward_of: str | None) -> Op:
         """The op with another id, of a gradient's the id of the forward op; as quickly as ``with_arguments``."""
-        op = object.__new__(Op)
-        op.__dict__.update(self.__dict__, id=op_id, forward_of=forward_of)
-        return op
+        return self._changed(id=op_id, forward_of=forward_of)
 
     def with_arguments(self, args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]) -> Op:
         """The op with other arguments: ``replace``, in a third of its time, since a search does it for every op of a model several times."""
-        op = object.__new__(Op)
-        op.__dict__.update(self.__dict__, args=args, kwargs=kwargs)
+        op = self._changed(args=args, kwargs=kwargs)
         op.__dict__.pop("inputs", None)
+        return op
+
+    def _changed(self, **fields: object) -> Op:
+        op = object.__new__(Op)
+        op.__dict__.update(self.__dict__, **fields)
         return op
 
     def where(self) -> str:

@@ -178,7 +178,6 @@ def _best_plans(
     bounds = _bounds(job, graph_of, options, time_limit)
     plans: dict[Shape, Plan] = {}
     aheads: list[Ahead] = []
-    asked: dict[Shape, tuple[LogicalGraph, Callable[[], LogicalGraph] | None]] = {}
 
     def ahead_of(shape_bounds: ShapeBounds, whole: WholeBounds, every: Sequence[Shape]) -> Ahead:
         trace_there = None if traced is None else lambda size: traced.trace_there(size, bounds.scaled_graph(size))
@@ -209,7 +208,7 @@ def _best_plans(
         # Once the time is up, shapes are worked out until one is, each for its share, so that there is a plan.
         is_up = time_limit.is_up()
         limit = TimeLimit(share_s, time_limit.clock) if is_up else time_limit.part(share_s)
-        graph, lowered = asked.pop(shape) if shape in asked else (graph_of(shape.micro_batches), None)
+        graph, lowered = (graph_of(shape.micro_batches), None) if is_up else graphs_of(shape)
         if is_up and not memory_binds:  # whether it binds was not found in time
             memory_binds = _surely_binds(job, graph, fixed, limit)
         plan = plan_one_shape(
@@ -251,7 +250,7 @@ def _best_plans(
         gap=_SHAPE_GAP,
         bound_whole=bound_whole if options.method is Method.EXACT else None,
         on_progress=on_shape,
-        before=lambda shape: asked.update({shape: graphs_of(shape)}),
+        before=graphs_of,
         ahead=ahead_of,
     )
     other = None

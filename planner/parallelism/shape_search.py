@@ -55,7 +55,7 @@ class ShapeSearch:
 
     work_out: (shape, whether memory binds) -> the step of its best plan in seconds, and a lower bound on it;
         raises OutOfMemory if it does not fit.
-    before: called with a shape before it is worked out, and before the second process goes on with others.
+    before: called with a shape before it is worked out, and before the second process goes on with others; what it returns is not used.
     recompute: a shape that does not fit is tried with these, in turn.
     bound_whole: rising lower bounds on a shape's plans from its end stages, and from its whole model, which take a third of the time of working it
         out; asked for once there are as many plans as are wanted, until one dismisses the shape.   None: not asked for.
@@ -70,7 +70,7 @@ class ShapeSearch:
     gap: float = 0.0
     bound_whole: WholeBounds | None = None
     on_progress: ShapeWatch | None = None
-    before: Callable[[Shape], None] = lambda _: None
+    before: Callable[[Shape], object] = lambda _: None
     ahead: Callable[[ShapeBounds, WholeBounds, Sequence[Shape]], Ahead] = Ahead
     given_up: dict[Shape, float] = field(default_factory=dict)
     _ahead: Ahead = field(init=False)

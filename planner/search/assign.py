@@ -64,7 +64,7 @@ class FoundLayouts:
         return found
 
     def assignment(self) -> Assignment:
-        """The decisions that the choice stands for."""
+        """The choice as layouts of every op, state and delivered value, and their routes."""
         held_bytes = self.model.problem.peak(self.choice)
         return self.model.decode(self.choice, self.method, self.objective_s, min(self.bound_s, self.objective_s), held_bytes)
 

@@ -60,8 +60,7 @@ def with_factors_of(
     others = other_factors(graph, searched)
     if not others:
         return staged, assignment
-    factors = {op.id: other for op in staged.graph.ops if (other := others.get(_traced_as(op.id))) is not None}
-    ops = {op.id: _with_factors(op, factors[op.id]) for op in staged.graph.ops if op.id in factors}
+    ops = {op.id: _with_factors(op, other) for op in staged.graph.ops if (other := others.get(_traced_as(op.id))) is not None}
     mine = replace(staged, graph=with_ops(staged.graph, ops))
     laid = {op_id: _laid(op, assignment.ops[op_id], mine, strategies) for op_id, op in ops.items()}
     return mine, replace(assignment, ops={**assignment.ops, **laid})

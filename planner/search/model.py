@@ -116,7 +116,7 @@ class SearchModel:
     def decode(
         self, choice: Sequence[int] | Ints, method: str, objective_s: float, lower_bound_s: float, held_bytes: float = 0.0
     ) -> Assignment:
-        """The decisions that a choice stands for."""
+        """A choice as layouts of every op, state and delivered value, and their routes."""
         by_id = {op.id: op for op in self.staged.graph.ops}
         ops = {op_id: relabel(menu[choice[node]].local, by_id[op_id]) for op_id, (node, menu) in self.ops.items()}
         states = {value: layouts[choice[node]] for value, (node, layouts) in self.states.items()}

@@ -85,7 +85,7 @@ class Strategy(NamedTuple):
         return LocalOp(self.part.op, self.part.types, self.inputs, self.outputs)
 
     def cut_into(self, part: OpPart) -> Strategy:
-        """A strategy on one more axis, along which the rank has this part."""
+        """The strategy on a mesh with one more axis, along which the op is cut into parts like this one."""
         return Strategy(
             part,
             tuple([before.followed_by(sbp) for before, sbp in zip(self.inputs, part.inputs, strict=True)]),

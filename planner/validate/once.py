@@ -32,7 +32,7 @@ class ProvenPlans:
 
 
 def _is_same(plan: Plan, proven: Plan) -> bool:
-    """Whether all that a proof reads is the very same; what is equal and was made anew is proven anew."""
+    """Whether the Plans have the same objects in every field that a proof reads; an equal copy is taken for another."""
     return all(_is_one(getattr(plan, f.name), getattr(proven, f.name)) for f in fields(Plan) if f.name not in _RECORD)
 
 

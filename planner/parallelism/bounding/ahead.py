@@ -45,7 +45,7 @@ _Message = tuple[_Place, Closer | bool | tuple[int, int]]
 
 
 class _Ask(NamedTuple):
-    """At how many micro-batches to trace."""
+    """The request to trace the model at one micro-batch size, given by how many micro-batches a step has."""
 
     micro_batches: int
 

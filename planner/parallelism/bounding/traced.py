@@ -43,7 +43,7 @@ class SecondTrace(Protocol):
         ...
 
     def graph(self, micro_batches: int) -> LogicalGraph:
-        """In the second process: the graph of one of so many micro-batches."""
+        """In the second process: trace the step at that micro-batch size, and return its graph."""
         ...
 
     def beside_graph(self, micro_batches: int) -> bytes:
@@ -72,9 +72,6 @@ class TracedBeside:
     is_cancelled: Callable[[], bool] = lambda: False
     allowed: Callable[[], bool] = may_trace_beside
     _beside: Beside[tuple[KnownOfGraph, bytes]] = field(init=False)
-    _found: LogicalGraph | None = None
-    _here: set[int] = field(default_factory=set)
-    """At which sizes the first process has the graph."""
 
     def __post_init__(self) -> None:
         self._beside = Beside(self._traced, self.is_cancelled, self.allowed)
@@ -89,15 +86,11 @@ class TracedBeside:
             known, beside_graph = received[0]
             self.learn(known)
             self.second.take(self.size, known.graph, beside_graph)
-            self._found = known.graph
-        if micro_batches == self.size and self._found is not None:
-            return self._found
-        self._here.add(micro_batches)
         return self.graph_of(micro_batches)
 
     def is_here(self, micro_batches: int) -> bool:
         """Whether the first process has the graph at that size, or a second one may not trace it."""
-        return micro_batches in {*self._here, self.size} or self.second.has(micro_batches) or not self.allowed()
+        return micro_batches == self.size or self.second.has(micro_batches) or not self.allowed()
 
     def trace_there(self, micro_batches: int, scaled: LogicalGraph | None) -> bytes:
         """In the second process: a trace, pickled for ``received``: its graph, or only the ops in which that differs from the scaled one; its id.

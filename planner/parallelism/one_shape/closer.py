@@ -1,4 +1,7 @@
-"""The bound of a choice's slowest stages (planner.search.bounds.bottleneck), which a second process may work out while the first lowers the Plan."""
+"""The bottleneck bound (planner.search.bounds.bottleneck) for layouts that were found.
+
+A second process works it out, where a core is free, while the first lowers the Plan.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ __all__ = ["CloserBound"]
 
 @dataclass(slots=True)
 class CloserBound:
-    """found: the choice.   watch: if it is given, an interrupt (Ctrl-C) leaves its bound as it is."""
+    """The bottleneck bound of one choice of layouts.
+
+    found: the choice.   watch: if it is given, an interrupt (Ctrl-C) leaves its bound as it is.
+    """
 
     found: FoundLayouts
     time_limit: TimeLimit

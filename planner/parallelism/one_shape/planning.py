@@ -309,7 +309,7 @@ class _ShapePlanner:
         )
 
     def _decided(self, found: FoundLayouts) -> Assignment:
-        """What a choice stands for.   Raises Unsupported: the schedule does not order it."""
+        """The layouts and routes of a choice, as lowering takes them.   Raises Unsupported: the schedule cannot order it."""
         assignment = found.assignment()
         if assignment.regathered and self._options.schedule.has_order:
             raise Unsupported(

@@ -38,13 +38,16 @@ MODEL = "zoo:gpt?layers=4&width=32&heads=2&vocab=64&batch=8&seq=16&optimizer=ada
 
 
 class Traced:
-    """The graphs of a program, with the sizes that were traced here."""
+    """The graphs of a program, with the sizes that were traced here, and what another process has traced."""
 
     def __init__(self) -> None:
         self.here: list[int] = []
+        self.taken: dict[int, LogicalGraph] = {}
         self.program = program_of(MODEL)
 
     def __call__(self, micro_batches: int) -> LogicalGraph:
+        if micro_batches in self.taken:
+            return self.taken[micro_batches]
         if micro_batches not in self.here:
             self.here.append(micro_batches)
         return self.program.graph(micro_batches)
@@ -65,6 +68,8 @@ class Beside:
 
     def take(self, micro_batches: int, graph: LogicalGraph, beside_graph: bytes) -> None:
         self.taken.append(micro_batches)
+        if isinstance(self.graph, Traced):
+            self.graph.taken[micro_batches] = graph
 
 
 def beside(graph_of: Callable[[int], LogicalGraph], memory: SearchMemory, *, allowed: bool = True) -> TracedBeside:
