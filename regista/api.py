@@ -151,11 +151,10 @@ def plan(
         method: ``exact`` (certified), ``o3``, ``o2``, ``greedy`` or ``exhaustive``.   seconds: end the search by then with the best so far.
         on_shape: called with every shape (stages, mesh, micro-batches) that was looked at.
         on_next: called with the best Plan of another shape, if the search worked one out on its way.
-        on_progress: called with the best objective and the bound (exact only).
-            Ctrl-C in the search, or a KeyboardInterrupt raised by on_progress, ends it with the best so far.
+        on_progress: called with the best objective and the bound (exact only); Ctrl-C, or a KeyboardInterrupt that it raises, ends the search.
         cancel: a Cancel; once it is cancelled, from any thread, the search ends as at the end of its seconds, with the best so far.
         model: the name by which the Program was loaded, which the Plan records; None: the Program's own.
-        memory: what other searches of the program have worked out (regista.PlannerSession), which changes no result.
+        memory: what other searches of the program have worked out (regista.PlannerSession, which says what it may change).
 
     Raises:
         RegistaError: what cannot be traced, placed, fitted or kept live, with the way out.
@@ -205,7 +204,8 @@ def plan(
         options = replace(options, bucket_bytes=bucket_bytes)
     if automatic:
         check_open(options)
-    proofs = ProvenPlans(source)
+    kept = SearchMemory() if memory is None else memory
+    proofs = ProvenPlans(source, kept.proven(source))
     constants = () if robust is None else constants_of(target, robust)
     search = partial(
         search_plans,
@@ -217,7 +217,7 @@ def plan(
         on_shape=on_shape,
         dry_run=simulator.dry_run,
         cancel=cancel,
-        memory=SearchMemory() if memory is None else memory,
+        memory=kept,
         second=source.traces_beside() if source.is_large else None,
         prove=proofs.prove,
     )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
 
 from planner.ir.actors.peak import live_bytes
 from planner.ir.plan import Plan, Task
 from planner.ir.protocols import CostModel
-from simulator.compiled import compile_plan, peaks
+from simulator.compiled import CompiledPlan, compile_plan, peaks
+from simulator.rules.prices import checked_s
 
 __all__ = ["dry_run"]
 
@@ -41,16 +45,35 @@ class _FirstRankPrices:
         return 0.0
 
 
-def dry_run(plan: Plan, cost: CostModel | None = None) -> Mapping[int, int]:
-    """Live bytes per rank at the peak of two steps: planner.ir.actors.peak.live_bytes, by the engine that is quicker.
+class _DryRun:
+    """Live bytes per rank at the peak of two steps: planner.ir.actors.peak.live_bytes, by the engine that is quicker."""
 
-    Args:
-        cost: prices of the acts (each task's on its first rank); None: every act takes a second.
+    def __call__(self, plan: Plan, cost: CostModel | None = None) -> Mapping[int, int]:
+        """Play two steps.
 
-    Raises:
-        DeadLock: some act can never start.
-    """
-    prices = _FirstRankPrices(cost)
-    if 2 * sum(task.acts for task in plan.tasks) <= _SMALL:
-        return live_bytes(plan, lambda task: prices.act_s(plan, task, 0))
-    return dict(enumerate(peaks(compile_plan(plan, prices), steps=2)))
+        Args:
+            cost: prices of the acts (each task's on its first rank); None: every act takes a second.
+
+        Raises:
+            DeadLock: some act can never start.   InvalidCluster: a price that is negative or not finite.
+        """
+        return self.at(plan, (cost,))[0]
+
+    def at(self, plan: Plan, costs: Sequence[CostModel | None]) -> tuple[Mapping[int, int], ...]:
+        """The same at several prices.   Raises DeadLock, InvalidCluster: as there."""
+        if 2 * sum(task.acts for task in plan.tasks) <= _SMALL:
+            return tuple(live_bytes(plan, partial(_FirstRankPrices(cost).act_s, plan, rank=0)) for cost in costs)
+        first, *others = map(_FirstRankPrices, costs)
+        compiled = compile_plan(plan, first)  # prices are equal on all ranks, so ranks are told apart alike at all of them
+        return tuple(
+            dict(enumerate(peaks(played, steps=2))) for played in (compiled, *(_priced(compiled, plan, other) for other in others))
+        )
+
+
+def _priced(compiled: CompiledPlan, plan: Plan, prices: _FirstRankPrices) -> CompiledPlan:
+    seconds = [checked_s(prices.act_s(plan, task, 0), f"an act of {task.id}") for task, _ in compiled.actors]
+    return replace(compiled, cost_id=prices.id, tables=compiled.tables._replace(duration_s=np.array(seconds, dtype=np.float64)))
+
+
+dry_run = _DryRun()
+"""The dry run of the planner (planner.ir.protocols.DryRun)."""

@@ -24,7 +24,7 @@ from experiments.plan_edits.trial import asked, validated
 from experiments.planted_lowering_bugs.bugs import Bug
 from planner.ir.actors.verify import verify
 from planner.ir.plan import Plan
-from planner.parallelism.one_shape import planning
+from planner.parallelism.one_shape import lowered as lowering
 from tests.mutation.tree import planted
 
 __all__ = ["Lowered", "Trial", "lowered", "tried"]
@@ -69,13 +69,13 @@ class Trial:
 def lowered(name: str) -> Lowered:
     """Plan a base once, and keep what the lowering was given."""
     given: list[tuple[Any, ...]] = []
-    sound = planning.lower
+    sound = lowering.lower
 
     def kept(*arguments: Any) -> Plan:
         given.append(arguments)
         return sound(*arguments)
 
-    with mock.patch.object(planning, "lower", kept):
+    with mock.patch.object(lowering, "lower", kept):
         plan = base_plan(name)
     again = sound(*given[-1])
     oracle = Oracle(plan)

@@ -185,7 +185,7 @@ class Op:
 
     def renamed(self, names: Mapping[str, str]) -> Op:
         """The op reading other values; its outputs keep their names."""
-        if not any(value in names for value in self.inputs):
+        if all(names.get(value, value) == value for value in self.inputs):
             return self
         kwargs = tuple([(k, substitute(a, names)) for k, a in self.kwargs])
         return self.with_arguments(tuple([substitute(a, names) for a in self.args]), kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from planner.ir.plan import Plan, Task
@@ -65,4 +65,8 @@ class DryRun(Protocol):
         Raises:
             DeadLock: some act can never start.
         """
+        ...
+
+    def at(self, plan: Plan, costs: Sequence[CostModel | None]) -> tuple[Mapping[int, int], ...]:
+        """The same at several prices, in less time than one by one."""
         ...

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 from math import prod
 
@@ -186,8 +186,9 @@ class NdSbp:
 
     def local_shape(self, shape: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int] | None = None) -> tuple[int, ...]:
         """Shape of the part at ``coordinate`` (default: coordinate 0, which holds the largest part)."""
-        where = coordinate if coordinate is not None else (0,) * len(mesh)
-        return tuple(length for _, length in self.region(shape, mesh, where))
+        if coordinate is None:
+            return _largest_part(self, tuple(shape), tuple(mesh))
+        return tuple(length for _, length in self.region(shape, mesh, coordinate))
 
     def splits_evenly(self, shape: Sequence[int], mesh: Sequence[int]) -> bool:
         """True when every coordinate holds a part of the same shape."""
@@ -202,6 +203,12 @@ class NdSbp:
     def num_copies(self, mesh: Sequence[int]) -> int:
         """How many devices hold each element (B axes multiply, S axes do not)."""
         return prod(mesh[axis] for axis, entry in enumerate(self.entries) if not isinstance(entry, Split))
+
+
+@lru_cache(1 << 16)
+def _largest_part(sbp: NdSbp, shape: tuple[int, ...], mesh: tuple[int, ...]) -> tuple[int, ...]:
+    """Kept, since a Plan of ten thousand tensors is asked for the bytes of each a dozen times."""
+    return tuple(length for _, length in sbp.region(shape, mesh, (0,) * len(mesh)))
 
 
 @cache

@@ -27,7 +27,7 @@ from planner.ir.plan import (
 )
 from planner.ir.sbp import coordinates
 from planner.ir.tensor import TensorType
-from planner.lower.drafts import Draft, Drafts
+from planner.lower.drafts import Before, Draft, Drafts
 from planner.lower.experts import expert_works
 from planner.lower.fragments import draft_fragments, draft_state_writers
 from planner.lower.instances import Instance
@@ -43,7 +43,7 @@ from planner.schedule import PipelineSchedule, Schedule
 from planner.search import Assignment
 from planner.stages import Staged
 
-__all__ = ["Recipe", "lower"]
+__all__ = ["Recipe", "lower", "lower_again"]
 
 _PRIORITY = {TaskKind.BACKWARD: 0, TaskKind.FORWARD: 1, TaskKind.WEIGHT: 2, TaskKind.UPDATE: 2}
 
@@ -71,15 +71,18 @@ class Recipe:
     routed: bool = False
 
 
-def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Recipe) -> Plan:
+def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Recipe, before: Before | None = None) -> Plan:
     """Build the Plan.
+
+    Args:
+        before: what was lowered from the same staged graph with the same recipe; it saves time and changes nothing.
 
     Raises:
         Unsupported: a quota pattern matches no Regst.
         DeadLock: with the quotas asked for, the Plan is not live.
     """
     staged, assignment = unfold_rings(staged, assignment, recipe.mesh)
-    drafts = Drafts(staged, assignment, cluster, recipe.mesh, recipe.micro_batches)
+    drafts = Drafts(staged, assignment, cluster, recipe.mesh, recipe.micro_batches, _on_same_devices(before, cluster))
     draft_fragments(drafts, recipe.bucket_bytes, split=recipe.schedule.splits_backward)
     draft_state_writers(drafts)
     loss = draft_fetch(drafts)
@@ -118,12 +121,7 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
         batch_inputs=tuple(BatchInput(name=i.name, value=i.value, batch_dim=i.batch_dim, whole_of=i.whole_of) for i in batch),
         loss=access[loss],
         gradients=gradients,
-        search=Search(
-            method=assignment.method,
-            cost_model=AnalyticCost(cluster).id,
-            objective_s=assignment.objective_s,
-            lower_bound_s=assignment.lower_bound_s,
-        ),
+        search=_search(assignment, cluster),
         outputs=tuple(_outputs(drafts, access)),
         experts=expert_works(drafts) if recipe.routed else (),
     )
@@ -140,6 +138,39 @@ def lower(staged: Staged, assignment: Assignment, cluster: Cluster, recipe: Reci
     sized |= {control.regst.id: control.regst for control in controls}
     plan = replace(plan, regsts=tuple(apply_asked_quotas(sized, recipe.quotas).values()))
     return _with_orders(plan, order.streams if order is not None else {})
+
+
+def _on_same_devices(before: Before | None, cluster: Cluster) -> Before | None:
+    """None: the fragments of the earlier Plan are others, since devices have other kernels or there are several kinds."""
+    if before is None or cluster.parts or before.plan.cluster.parts or cluster.device != before.plan.cluster.device:
+        return None
+    return before
+
+
+def lower_again(before: Before, assignment: Assignment, cluster: Cluster, recipe: Recipe) -> Plan | None:
+    """The Plan of decisions that were lowered before, on a cluster where other links make other prices: communicators get other orders.
+
+    Args:
+        before: lowered from the same staged graph and with the same recipe, of which only the recorded options may differ.
+
+    Returns:
+        What ``lower`` makes; None: decisions or devices differ, or the schedule depends on prices.
+    """
+    if recipe.schedule is Schedule.ZB_AUTO or _on_same_devices(before, cluster) is None or not before.assignment.decides_as(assignment):
+        return None
+    plan = before.plan
+    compute = {stream.id: stream.order for stream in plan.streams if stream.kind is StreamKind.COMPUTE}
+    placed = replace(plan, options=dict(recipe.options), cluster=cluster, search=_search(assignment, cluster))
+    return _with_orders(placed, compute)
+
+
+def _search(assignment: Assignment, cluster: Cluster) -> Search:
+    return Search(
+        method=assignment.method,
+        cost_model=AnalyticCost(cluster).id,
+        objective_s=assignment.objective_s,
+        lower_bound_s=assignment.lower_bound_s,
+    )
 
 
 def _placements(num_stages: int, mesh: tuple[int, ...]) -> tuple[Placement, ...]:
@@ -204,6 +235,9 @@ def _named(access: Access, name: str) -> Access:
 
 def _fragment(drafts: Drafts, draft: Draft, written: frozenset[str]) -> Fragment:
     ops = drafts.fragment_ops[draft.id]
+    known = drafts.before and _same_fragment(drafts, drafts.before, draft.id, ops, written)
+    if known:
+        return known
     types = {op.id: _named_types(drafts, op) for op in ops if op.target != BOXING_OP}
     device = drafts.cluster.device_of(draft.stage * prod(drafts.mesh))
     work = fragment_work(ops, types, written, device.fusion if device.kernels else None)
@@ -215,6 +249,16 @@ def _fragment(drafts: Drafts, draft: Draft, written: frozenset[str]) -> Fragment
         flop_by_dtype=work.flop_by_dtype,
         kernels=work.kernels,
     )
+
+
+def _same_fragment(drafts: Drafts, before: Before, task_id: str, ops: Sequence[Op], written: frozenset[str]) -> Fragment | None:
+    """The fragment of the earlier Plan, if it performs the same ops on the same parts and writes the same values."""
+    task = before.plan.task.get(task_id)
+    if task is None or not isinstance(task.body, Fragment) or task.body.ops != tuple(ops) or {w.name for w in task.writes} != written:
+        return None
+    mine, theirs = drafts.assignment.ops, before.assignment.ops
+    laid = [(mine[op.id], theirs.get(op.id)) for op in ops if op.target != BOXING_OP]
+    return task.body if all(here is there or (there is not None and here.types == there.types) for here, there in laid) else None
 
 
 def _named_types(drafts: Drafts, op: Op) -> dict[str, TensorType]:

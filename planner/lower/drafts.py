@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from planner.ir.cluster import Cluster
 from planner.ir.graph import GraphInput, InputKind, Op, Role
-from planner.ir.plan import Boxing, Fragment, Stream, TaskKind
+from planner.ir.plan import Boxing, Fragment, Plan, Stream, TaskKind
 from planner.ir.sbp import NdSbp
 from planner.lower.instances import Arrival, Instance, UnshardScope, arrival
 from planner.lower.rings import is_step
@@ -16,7 +16,15 @@ from planner.search.routes import Move, StageTransfer
 from planner.stages import Staged, block_of
 from planner.stages.blocks import unshard_unit
 
-__all__ = ["Draft", "Drafts"]
+__all__ = ["Before", "Draft", "Drafts"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Before:
+    """A Plan that was lowered before from the same graph in stages with the same recipe, and its decisions."""
+
+    plan: Plan
+    assignment: Assignment
 
 
 @dataclass(slots=True)
@@ -41,6 +49,7 @@ class Draft:
 class Drafts:
     """The state that the passes of lowering share.
 
+    before: what was lowered before, on the same kind of device; fragments that come out alike are taken from it.
     owner: instance -> id of the task that makes it (absent: constants).   stored: instance that replaces a state -> the state's value.
     fragment_ops: task -> the ops of its fragment, in order.
     """
@@ -50,6 +59,7 @@ class Drafts:
     cluster: Cluster
     mesh: tuple[int, ...]
     micro_batches: int
+    before: Before | None = None
     producers: Mapping[str, Op] = field(init=False)
     inputs: dict[str, GraphInput] = field(init=False)
     instances: dict[tuple[str, int, NdSbp, UnshardScope | None], Instance] = field(default_factory=dict)
@@ -60,6 +70,7 @@ class Drafts:
     fragment_ops: dict[str, list[Op]] = field(default_factory=dict)
     _natives: dict[str, Instance] = field(default_factory=dict)
     """Of what ops make, and of states."""
+    _num_moves: dict[tuple[str, str], int] = field(default_factory=dict)
     _moves: dict[tuple[Move, ...], int] = field(default_factory=dict)
     """Route -> its communications."""
 
@@ -70,7 +81,11 @@ class Drafts:
 
     def instance(self, value: str, stage: int, sbp: NdSbp) -> Instance:
         """The instance of a value on a stage in a layout; it is native unless a move makes it."""
-        return self.instances.setdefault((value, stage, sbp, None), Instance(value, stage, sbp))
+        key = (value, stage, sbp, None)
+        made = self.instances.get(key)
+        if made is None:
+            made = self.instances[key] = Instance(value, stage, sbp)
+        return made
 
     def native(self, value: str, stage: int = 0, wanted: NdSbp | None = None) -> Instance:
         """The instance that the value's producer makes; a batch input or constant is made on the stage and in the layout wanted."""
@@ -99,7 +114,10 @@ class Drafts:
         for move in moves:
             stage = move.dst_stage if isinstance(move, StageTransfer) else here.stage
             key = (native.value, stage, move.dst, scope)
-            here = self.instances.setdefault(key, Instance(native.value, stage, move.dst, here, move, scope))
+            made = self.instances.get(key)
+            if made is None:
+                made = self.instances[key] = Instance(native.value, stage, move.dst, here, move, scope)
+            here = made
         return here
 
     def scope(self, op: Op, value: str) -> UnshardScope | None:
@@ -135,6 +153,12 @@ class Drafts:
         """Communications between a value's producer and this reader within a step."""
         if value not in self.producers:
             return 0  # state, batch inputs and constants exist before the step begins
+        known = self._num_moves.get((op.id, value))
+        if known is None:
+            known = self._num_moves[op.id, value] = self._counted_moves(op, value)
+        return known
+
+    def _counted_moves(self, op: Op, value: str) -> int:
         self.native(value)  # instances are numbered as they are asked about
         route = self.assignment.routes.get((value, self.staged.stage[op.id], self.wanted(op, value)), ())
         if not route:

@@ -8,7 +8,8 @@ steps on the receiver's mesh.  Each move is a task of its own, except final step
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from planner.ir.collective import Collective
 from planner.ir.graph import Role
@@ -31,9 +32,11 @@ class UnshardScope:
     unit: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Instance:
     """A value on a stage in a layout.  The move ``via`` makes it from the instance ``parent``; both are None for the native instance.
+
+    Compared by identity: Drafts.instance and Drafts.follow make one of each.
 
     scope: the scope of a copy of a parameter that is unsharded per unit; None: the copy serves all readers.
     """
@@ -41,8 +44,8 @@ class Instance:
     value: str
     stage: int
     sbp: NdSbp
-    parent: Instance | None = field(default=None, compare=False)
-    via: Move | None = field(default=None, compare=False)
+    parent: Instance | None = None
+    via: Move | None = None
     scope: UnshardScope | None = None
 
     @property
@@ -60,8 +63,7 @@ class Instance:
         return () if self.parent is None or self.via is None else (*self.parent.moves, self.via)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """The moves from a native instance to a reader.  moves: tasks of their own;  local: boxing steps in the reader's fragment."""
 
     moves: tuple[Move, ...]

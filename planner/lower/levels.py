@@ -14,7 +14,7 @@ than what makes its new value, which else would wait for a fragment that waits f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from planner.ir.graph import LogicalGraph, Op, Role
 from planner.opset import readers_with_views
@@ -25,8 +25,7 @@ __all__ = ["FragmentKey", "fragment_keys"]
 _ROLE_ORDER = {Role.FORWARD: 0, Role.BACKWARD: 1, Role.UPDATE: 2}
 
 
-@dataclass(frozen=True, slots=True)
-class FragmentKey:
+class FragmentKey(NamedTuple):
     """The fragment of an op; ``order`` sorts fragments so that each comes after those whose results it reads."""
 
     stage: int
@@ -135,22 +134,22 @@ def _levels(
     for writer, readers in readers_before.items():
         for reader in readers:
             writers.setdefault(reader, []).append(writer)
+    made_by: dict[str, list[tuple[str, int]]] = {}
     for op in graph.ops:
         update = region[op.id][1] is Role.UPDATE
-        made = [(producers[v], num_moves(op, v)) for v in dict.fromkeys(op.inputs) if v in producers]
+        made = made_by[op.id] = [(producers[v].id, num_moves(op, v)) for v in dict.fromkeys(op.inputs) if v in producers]
         # Levels of updates count communications between updates only, because the step's forward and backward parts read no update.
-        earliest = [level[p.id] + n for p, n in made if not update or region[p.id][1] is Role.UPDATE]
+        earliest = [level[p] + n for p, n in made if not update or region[p][1] is Role.UPDATE]
         earliest += [level.get(reader, 0) for reader in readers_before.get(op.id, ())]
         level[op.id] = max(earliest, default=0)
-    consumers = graph.consumers()
+    latest: dict[str, int] = {}  # what the readers of an op allow that have their levels
     for op in reversed(graph.ops):
-        if region[op.id][1] is Role.UPDATE:
-            continue
-        moved = [(r, num_moves(r, v)) for v in op.outputs if v for r in consumers[v]]
-        latest = [level[r.id] - n for r, n in moved if region[r.id] == region[op.id] or n]
-        if latest:
-            latest += [level[writer] for writer in writers.get(op.id, ())]
-            level[op.id] = max(level[op.id], min(latest))
+        if region[op.id][1] is not Role.UPDATE and op.id in latest:
+            allowed = [latest[op.id], *(level[writer] for writer in writers.get(op.id, ()))]
+            level[op.id] = max(level[op.id], min(allowed))
+        for maker, n in made_by[op.id]:
+            if n or region[maker] == region[op.id]:
+                latest[maker] = min(latest.get(maker, level[op.id] - n), level[op.id] - n)
     return level
 
 

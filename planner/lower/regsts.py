@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from planner.ir.errors import Unsupported
 from planner.ir.graph import Role
@@ -65,8 +66,7 @@ def group_regsts(drafts: Drafts) -> tuple[dict[str, DraftRegst], dict[Instance, 
     return regsts, access
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(NamedTuple):
     """The properties that all tensors of a Regst share."""
 
     kind: RegstKind

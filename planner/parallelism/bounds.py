@@ -23,12 +23,11 @@ from planner.ir.cluster import Cluster
 from planner.ir.errors import Unsupported
 from planner.ir.graph import LogicalGraph, Op, Role
 from planner.opset import is_creation, is_view
-from planner.parallelism.memory import SearchMemory
+from planner.parallelism.memory import CutParts, SearchMemory
 from planner.parallelism.shape import Shape
 from planner.parallelism.share import EqualShare
 from planner.schedule import Schedule, in_flight
 from planner.search.bounds.pieces import ModelPiece, PieceSearch, forward_part
-from planner.search.bounds.scaled import scaled_pieces
 from planner.search.pins import Pin
 from planner.solve.problem import NotFoundInTime
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
@@ -73,7 +72,7 @@ class ShapeBounds:
     _forward_parts: dict[_Again, ModelPiece] = field(default_factory=dict)
     """Of the piece with most work."""
     _shares: dict[Shape, EqualShare] = field(default_factory=dict)
-    _cuts: dict[_Cut, list[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
+    _cuts: dict[_Cut, Sequence[tuple[tuple[int, ...], float]]] = field(default_factory=dict)
     _first: dict[_Cut, tuple[int, ...]] = field(default_factory=dict)
     """How many of each piece's blocks lie whole on the first one."""
     _leaving: dict[_Cut, tuple[int, ...]] = field(default_factory=dict)
@@ -93,7 +92,7 @@ class ShapeBounds:
         if shape not in self._shares:
             cut, first = (self._cut(shape), self._first[self._cut_key(shape)]) if self._is_even(shape) and shape.stages > 1 else ((), ())
             flight = _in_flight(shape, 0) if first else 1
-            pieces = self._pieces_of(shape)
+            pieces = self.pieces_of(shape)
             left = {n: count for n, count in enumerate(self._leaving[self._cut_key(shape)] if first else ()) if count}
             alone = [replace(pieces[n], backward_reads=frozenset()) for n in left]
             apart = zip(left.items(), self._searches(alone, shape, shape.micro_batches, flight), strict=True)
@@ -176,11 +175,11 @@ class ShapeBounds:
     def _forward_part(self, shape: Shape) -> ModelPiece:
         key = self._again_key(shape)
         if key not in self._forward_parts:
-            self._forward_parts[key] = forward_part(self._pieces_of(shape)[self._largest(shape)[0]])
+            self._forward_parts[key] = forward_part(self.pieces_of(shape)[self._largest(shape)[0]])
         return self._forward_parts[key]
 
     def _models(self, shape: Shape, acts_per_step: int, flight: int) -> list[PieceSearch]:
-        return self._searches(self._pieces_of(shape), shape, acts_per_step, flight)
+        return self._searches(self.pieces_of(shape), shape, acts_per_step, flight)
 
     def _searches(self, pieces: Sequence[ModelPiece], shape: Shape, acts_per_step: int, flight: int) -> list[PieceSearch]:
         tools = self.memory.tools(self.cluster, shape.mesh)
@@ -199,7 +198,7 @@ class ShapeBounds:
         """Per piece, how often it occurs, and the roofline time of a micro-batch on one device."""
         key = self._again_key(shape)
         if key not in self._work:
-            self._work[key] = tuple((piece.times, _work_s(piece.graph, self.cluster)) for piece in self._pieces_of(shape))
+            self._work[key] = tuple((piece.times, _work_s(piece.graph, self.cluster)) for piece in self.pieces_of(shape))
         return self._work[key]
 
     def _cut_key(self, shape: Shape) -> _Cut:
@@ -216,40 +215,49 @@ class ShapeBounds:
         key = self._cut_key(shape)
         if key not in self._cuts:
             cut = shape if key[2] else replace(shape, recompute="")
-            pieces, base = self._pieces_of(cut), key[1] or min(m for m, recompute, _ in self._pieces if not recompute)
-            pieces = pieces if key[2] else self._pieces[base, "", 0]
+            pieces, base = self.pieces_of(cut), key[1] or min(m for m, recompute, _ in self._pieces if not recompute)
             graph = self.graph_of(base)
-            stage, block, consumers = assign_stages(graph, shape.stages), blocks_of(graph), graph.consumers()
-            stage_of = {block[op.id]: stage[op.id] for op in reversed(graph.ops) if op.role is Role.FORWARD}
-            stages_of: dict[str, set[int]] = {}
-            for op in graph.ops:
-                stages_of.setdefault(block[op.id], set()).add(stage[op.id])
-            self._first[key] = tuple(sum(stages_of.get(name) == {0} for name in p.members) for p in pieces)
-            repeated = {name for piece in pieces if piece.times > 1 for name in piece.members}
-            leaves = {
-                block[op.id]
-                for op in graph.ops
-                if op.role is Role.FORWARD and any(stage[reader.id] for v in op.outputs if v is not None for reader in consumers[v])
-            }
-            self._leaving[key] = tuple(sum(stages_of.get(name) == {0} and name in leaves for name in p.members) for p in pieces)
-            counts = [
-                [sum(stage_of.get(name) == s for name in p.members) if p.times > 1 else 0 for p in pieces] for s in range(shape.stages)
-            ]
-            rest: list[list[Op]] = [[] for _ in range(shape.stages)]
-            for op in graph.ops:
-                if block[op.id] not in repeated:
-                    rest[stage[op.id]].append(op)
-            rest_s = [_work_s(replace(graph, ops=tuple(ops)), self.cluster) for ops in rest]
-            self._cuts[key] = [(tuple(n), seconds * base) for n, seconds in zip(counts, rest_s, strict=True)]
+            if key[2]:
+                known = self._cut_of(graph, pieces, key, base)
+            else:
+                known = self.memory.cut(
+                    (graph, key, self.cluster.device), lambda: self._cut_of(graph, self._pieces[base, "", 0], key, base)
+                )
+            self._first[key], self._leaving[key], self._cuts[key] = known
         share = 1 / shape.micro_batches / prod(shape.mesh)
         return [(blocks, step_s * share) for blocks, step_s in self._cuts[key]]
+
+    def _cut_of(self, graph: LogicalGraph, pieces: Sequence[ModelPiece], key: _Cut, base: int) -> CutParts:
+        stages = key[0]
+        stage, block, consumers = assign_stages(graph, stages), blocks_of(graph), graph.consumers()
+        stage_of = {block[op.id]: stage[op.id] for op in reversed(graph.ops) if op.role is Role.FORWARD}
+        stages_of: dict[str, set[int]] = {}
+        for op in graph.ops:
+            stages_of.setdefault(block[op.id], set()).add(stage[op.id])
+        repeated = {name for piece in pieces if piece.times > 1 for name in piece.members}
+        leaves = {
+            block[op.id]
+            for op in graph.ops
+            if op.role is Role.FORWARD and any(stage[reader.id] for v in op.outputs if v is not None for reader in consumers[v])
+        }
+        counts = [[sum(stage_of.get(name) == s for name in p.members) if p.times > 1 else 0 for p in pieces] for s in range(stages)]
+        rest: list[list[Op]] = [[] for _ in range(stages)]
+        for op in graph.ops:
+            if block[op.id] not in repeated:
+                rest[stage[op.id]].append(op)
+        rest_s = [_work_s(replace(graph, ops=tuple(ops)), self.cluster) for ops in rest]
+        return CutParts(
+            first=tuple(sum(stages_of.get(name) == {0} for name in p.members) for p in pieces),
+            leaving=tuple(sum(stages_of.get(name) == {0} and name in leaves for name in p.members) for p in pieces),
+            stages=[(tuple(n), seconds * base) for n, seconds in zip(counts, rest_s, strict=True)],
+        )
 
     def floor_bytes(self, shape: Shape) -> float:
         """(4): of the mean stage with one micro-batch in flight, whatever the cut; of the first stage, where the plan's own cut is known.
 
         What lies on several stages, or outside of numbered blocks, is weighed in the mean alone.
         """
-        pieces, devices = self._pieces_of(shape), prod(shape.mesh)
+        pieces, devices = self.pieces_of(shape), prod(shape.mesh)
         mean = sum(p.times * (p.state_bytes + p.saved_bytes) for p in pieces) / (shape.stages * devices)
         if shape.stages == 1 or not self._is_even(shape):
             return mean
@@ -266,7 +274,7 @@ class ShapeBounds:
 
         It is kept where it is read.  These are the bytes before they are split: no device of the first stage would hold more of it.
         """
-        pieces = self._pieces_of(shape)
+        pieces = self.pieces_of(shape)
         return float(
             sum(
                 count * sum(piece.graph.values[v].size_bytes for v in piece.backward_reads)
@@ -281,7 +289,13 @@ class ShapeBounds:
             self._between[shape.stages] = cuts_between_blocks(graph, shape.stages)
         return self.even and self._between[shape.stages]
 
-    def _pieces_of(self, shape: Shape) -> tuple[ModelPiece, ...]:
+    @property
+    def num_ops(self) -> int:
+        """Ops of the model in the first shape that was looked at; 0: none was."""
+        return sum(piece.times * len(piece.graph.ops) for piece in next(iter(self._pieces.values()), ()))
+
+    def pieces_of(self, shape: Shape) -> tuple[ModelPiece, ...]:
+        """The distinct pieces of the model in a shape; where two sizes are traced, those of others are scaled, and only their sizes are right."""
         key = self._again_key(shape)
         if key not in self._pieces:
             pieces = self._scaled(shape)
@@ -325,8 +339,8 @@ class ShapeBounds:
         if shape.recompute not in ("", BLOCKS) or self._again_key(shape)[2]:  # what is recomputed depends on prices or on the cut
             return None
         sizes = self.batch_size // traced[0], self.batch_size // traced[1]
-        first, second = (self._pieces_of(replace(shape, micro_batches=m)) for m in traced)
-        return scaled_pieces(first, second, sizes, self.batch_size // micro_batches)
+        first, second = (self.pieces_of(replace(shape, micro_batches=m)) for m in traced)
+        return self.memory.scaled_pieces(first, second, sizes, self.batch_size // micro_batches)
 
 
 def _in_flight(shape: Shape, stage: int) -> int:

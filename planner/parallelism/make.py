@@ -19,7 +19,7 @@ from planner.parallelism.bounding import Ahead, BoundKind, SecondTrace, TracedBe
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.kinds import best_of_kinds, least_step_s
 from planner.parallelism.memory import SearchMemory
-from planner.parallelism.one_shape import Job, OtherBound, bound_one_shape, plan_one_shape
+from planner.parallelism.one_shape import Job, OtherBound, bound_one_shape, is_known, plan_one_shape
 from planner.parallelism.options import SHARES, PlanOptions, check_options
 from planner.parallelism.proof import SearchCutShort, check_search, with_open_parts
 from planner.parallelism.proof.would_fit import would_fit
@@ -28,6 +28,7 @@ from planner.parallelism.shape import Shape, most_stages, shapes
 from planner.parallelism.shape_search import RunnerUp, ShapeSearch, ShapeWatch
 from planner.parallelism.unsplit import ZeroUnmet, check_zero
 from planner.search import Method
+from planner.search.model import SearchModel, Standing
 from planner.search.pins import parse_pins
 from planner.solve.problem import NotFoundInTime, Watch
 from planner.solve.time_limit import Cancel, Clock, TimeLimit
@@ -195,12 +196,29 @@ def _best_plans(
             graph, graph_id = traced.received(size, aheads[-1].trace(size), scaled)
             if graph_id is not None:
                 job.memory.learn_id(graph, graph_id)
+            job.memory.learn_pieces(graph, job.memory.again(graph, shape.recompute, job.cluster).ops, bounds.pieces_of(shape))
             return graph
 
         return scaled, received
 
     def end_stages_s(shape: Shape, memory_binds: bool) -> float:
         return max((found.bound_s for found in aheads[-1].closer(shape, BoundKind.WITHIN_MEMORY, memory_binds)), default=0.0)
+
+    def before(shape: Shape) -> bool:
+        """Ask for the trace; whether the second process is to bound the end stages: not of a shape whose slowest stages are known (LaterBounds)."""
+        return not is_known(job, graphs_of(shape)[0], _pinned(options, shape))
+
+    def known_ends_s(shape: Shape) -> float | None:
+        known = aheads[-1].known(shape, BoundKind.WITHIN_MEMORY)
+        return None if known is None else max((found.bound_s for found in known), default=0.0)
+
+    def other_bound(shape: Shape, graph: LogicalGraph, memory_binds: bool) -> OtherBound:
+        other, ahead = OtherBound(bound_s=lambda: 0.0, gap=_SHAPE_GAP, known_s=lambda: 0.0, meanwhile=aheads[-1].bound_next), aheads[-1]
+        if not runner_up:
+            other = replace(other, found=lambda step_s: ahead.tell_enough(step_s * (1 - _SHAPE_GAP)))
+        if is_known(job, graph, _pinned(options, shape)):
+            return other
+        return replace(other, bound_s=partial(end_stages_s, shape, memory_binds), known_s=partial(known_ends_s, shape))
 
     def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
         fixed = _pinned(options, shape)
@@ -219,7 +237,7 @@ def _best_plans(
             s_per_byte=partial(bounds.s_per_byte, shape),
             time_limit=limit,
             traced=lowered,
-            other=None if is_up or not aheads else OtherBound(bound_s=partial(end_stages_s, shape, memory_binds), gap=_SHAPE_GAP),
+            other=None if is_up or not aheads else other_bound(shape, graph, memory_binds),
         )
         plans[shape] = plan
         return plan.search.objective_s, plan.search.lower_bound_s
@@ -250,7 +268,7 @@ def _best_plans(
         gap=_SHAPE_GAP,
         bound_whole=bound_whole if options.method is Method.EXACT else None,
         on_progress=on_shape,
-        before=graphs_of,
+        before=before,
         ahead=ahead_of,
     )
     other = None
@@ -292,12 +310,15 @@ def make_plan(
     watch: Watch | None = None,
     dry_run: DryRun | None = None,
     memory: SearchMemory | None = None,
+    standing: Callable[[SearchModel], Standing | None] | None = None,
 ) -> Plan:
     """Search the layouts of one shape and lower.
 
     Args:
         graph: one step at micro-batch size, traced for ``options.micro_batches``.
         batch_size: samples per step.   memory: as in search_plans.
+        standing: a choice problem -> an earlier choice of its strategies, which is taken where it costs no more than what the search finds;
+            None: there is none.
 
     Raises:
         Unsupported, UnknownOp, DeadLock, OutOfMemory: with the way out.
@@ -305,7 +326,7 @@ def make_plan(
     if options.strict:
         refuse_ops_without_rule(graph)
     kept = SearchMemory() if memory is None else memory
-    job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run, memory=kept)
+    job = Job(model=model, batch_size=batch_size, cluster=cluster, watch=watch, dry_run=dry_run, memory=kept, standing=standing)
     return _one_shape(job, graph, options)
 
 

@@ -4,40 +4,60 @@ prices of layouts         by cluster and mesh; strategies and layout sets by mes
 parts of ops              by what they are parts of; seconds of them by device
 graphs of other sizes     by the two graphs that are traced, and the sizes                                                      -> SearchMemory.scaled()
 pieces of a model         by its graph                                                                                          -> SearchMemory.pieces()
+cuts of a model           by its graph, the cut and the device                                                                  -> SearchMemory.cut()
 graphs with stages        by the graph, the stages and what is recomputed                                                       -> SearchMemory.staged()
 what is recomputed        by the graph, what is asked for, and the device                                                       -> SearchMemory.again()
+choices of layouts        by the Plan that was made of them; of the latest Plans alone                                         -> SearchMemory.decided()
+proven Plans              by the program, as an object; the latest alone                                                        -> SearchMemory.proven()
 
 Equal graphs have one number, by which all this is kept: to compare two that differ takes a moment, to read either through a quarter of a second.
 
-Nothing that is kept depends on what was searched before, so a search that begins with it finds what a search without it finds.
+Nothing of this depends on what was searched before, so a search that begins with it finds what a search without it finds; but a long model's
+(planner.search.assign.is_long) begins with the choice that was taken last for the shape, and may find another plan within its gap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from planner.cost import op_work_s
 from planner.ir.cluster import Cluster, DeviceSpec
 from planner.ir.graph import LogicalGraph
+from planner.ir.plan import Plan
 from planner.ir.text import content_id
+from planner.lower.build import Recipe
 from planner.search.bounds.pieces import ModelPiece, model_pieces
-from planner.search.bounds.scaled import scaled_graph
+from planner.search.bounds.scaled import scaled_graph, scaled_pieces
 from planner.search.formulation import LayoutSets, MeshTools
 from planner.search.layout_costs import LayoutCosts, PartsS
+from planner.search.model import Taken
 from planner.search.strategies import OpParts, StrategySet, StrategySets
 from planner.solve.problem import Floats
 from planner.stages import Staged
 from planner.stages.recompute import OpsAgain, ops_again
 
-__all__ = ["KnownOfGraph", "SearchMemory", "again_of"]
+__all__ = ["CutParts", "Decided", "KnownOfGraph", "SearchMemory", "again_of"]
 
 _LATEST = 16
 """So many graphs are known by identity beside the first of each content."""
+_LATEST_PLANS = 4
 _Mesh = tuple[int, ...]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
+
+
+class CutParts(NamedTuple):
+    """What the bounds of shapes know of a cut into stages (planner.parallelism.bounds).
+
+    first: how many blocks of each piece lie whole on the first stage.   leaving: of how many of these another stage reads something.
+    stages: of each, the blocks of every piece, and seconds of the rest, of all samples on one device.
+    """
+
+    first: tuple[int, ...]
+    leaving: tuple[int, ...]
+    stages: Sequence[tuple[tuple[int, ...], float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +69,26 @@ class KnownOfGraph:
     pieces: Mapping[frozenset[str], tuple[ModelPiece, ...]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Decided:
+    """What a Plan was made of.
+
+    plan: as it was lowered, by the recipe, of what was taken.   live_bytes: per rank, what it holds at most in a dry run without prices; None: not
+    known.
+    """
+
+    plan: Plan
+    recipe: Recipe
+    taken: Taken
+    live_bytes: Mapping[int, int] | None = None
+
+
 @dataclass(slots=True)
 class SearchMemory:
-    """What several searches share.  It grows with what was searched; give it to searches of one program."""
+    """What several searches share.  It grows with what was searched; give it to searches of one program.
+
+    latest: of the Plans that were made or asked about last; the latest stands last.
+    """
 
     _tools: dict[tuple[Cluster, _Mesh], MeshTools] = field(default_factory=dict)
     _sets: dict[_Mesh, tuple[StrategySets, LayoutSets]] = field(default_factory=dict)
@@ -59,6 +96,9 @@ class SearchMemory:
     _parts: OpParts = field(default_factory=OpParts)
     _parts_s: dict[DeviceSpec, PartsS] = field(default_factory=dict)
     _pieces: dict[tuple[int, frozenset[str]], tuple[ModelPiece, ...]] = field(default_factory=dict)
+    _scaled_pieces: dict[tuple[int, int, int], tuple[object, object, tuple[ModelPiece, ...] | None]] = field(default_factory=dict)
+    """By the identity of the pieces at two sizes, which are held, and the samples of the third."""
+    _cuts: dict[tuple[int, tuple[int, int, str], DeviceSpec], CutParts] = field(default_factory=dict)
     _again: dict[tuple[int, str, DeviceSpec], OpsAgain] = field(default_factory=dict)
     _staged: dict[tuple[object, ...], Staged] = field(default_factory=dict)
     _scaled: dict[tuple[int, int, int], LogicalGraph | None] = field(default_factory=dict)
@@ -70,6 +110,8 @@ class SearchMemory:
     """Numbers of graphs."""
     _ids: dict[int, str] = field(default_factory=dict)
     """Number -> the graph's content id; of a scaled one, what it was scaled from, and to what."""
+    latest: list[Decided] = field(default_factory=list)
+    _proven: tuple[object, list[Plan]] | None = None
 
     def tools(self, cluster: Cluster, mesh: tuple[int, ...]) -> MeshTools:
         """The costs, strategies and layout sets of a mesh, as build_model takes them."""
@@ -138,9 +180,25 @@ class SearchMemory:
         self._again |= {(number, asked, cluster.device): again for asked, again in known.again.items() if asked}
         self._pieces |= {(number, ops): pieces for ops, pieces in known.pieces.items()}
 
+    def learn_pieces(self, graph: LogicalGraph, recompute: frozenset[str], pieces: tuple[ModelPiece, ...]) -> None:
+        """Take the pieces of a graph from who has worked them out; floating-point factors in them may be others."""
+        self._pieces.setdefault((self.number(graph), recompute), pieces)
+
     def pieces(self, graph: LogicalGraph, *, recompute: frozenset[str]) -> tuple[ModelPiece, ...]:
         """The distinct pieces of a traced step (planner.search.bounds.pieces.model_pieces)."""
         return _once(self._pieces, (self.number(graph), recompute), lambda: model_pieces(graph, recompute=recompute))
+
+    def scaled_pieces(
+        self, one: tuple[ModelPiece, ...], two: tuple[ModelPiece, ...], samples: tuple[int, int], wanted: int
+    ) -> tuple[ModelPiece, ...] | None:
+        """planner.search.bounds.scaled.scaled_pieces, of pieces of this memory."""
+        key = id(one), id(two), wanted
+        return _once(self._scaled_pieces, key, lambda: (one, two, scaled_pieces(one, two, samples, wanted)))[2]
+
+    def cut(self, key: tuple[LogicalGraph, tuple[int, int, str], DeviceSpec], make: Callable[[], CutParts]) -> CutParts:
+        """The parts of a graph's cut.   key: with the stages of the cut."""
+        graph, cut, device = key
+        return _once(self._cuts, (self.number(graph), cut, device), make)
 
     def again(self, graph: LogicalGraph, asked: str, cluster: Cluster) -> OpsAgain:
         """The ops that the backward part computes again (again_of)."""
@@ -149,6 +207,31 @@ class SearchMemory:
             if asked
             else OpsAgain()
         )
+
+    def proven(self, program: object) -> list[Plan]:
+        """The Plans that were proven to compute this very program (planner.validate.ProvenPlans), for the caller to extend."""
+        if self._proven is None or self._proven[0] is not program:
+            self._proven = program, []
+        del self._proven[1][:-_LATEST_PLANS]
+        return self._proven[1]
+
+    def decide(self, decided: Decided) -> None:
+        """Keep what a Plan was made of."""
+        self.latest = [*self.latest[1 - _LATEST_PLANS :], decided]
+
+    def decided(self, plan: Plan, cluster: Cluster) -> Decided | None:
+        """What a Plan was made of, where a search on the cluster with this memory has made it; more may stand in its options since."""
+        for known in reversed(self.latest):
+            is_his = known.plan.tasks is plan.tasks and known.plan.streams is plan.streams and known.plan.regsts is plan.regsts
+            if is_his and known.taken.model.costs.cluster == cluster and known.recipe.options.items() <= plan.options.items():
+                self.latest.remove(known)
+                self.latest.append(known)
+                return known
+        return None
+
+    def decided_for(self, staged: Staged) -> Iterator[Decided]:
+        """What Plans of a graph in stages were made of, the latest first."""
+        return (known for known in reversed(self.latest) if known.taken.model.staged is staged)
 
     def staged(self, key: tuple[object, ...], make: Callable[[], Staged]) -> Staged:
         """A graph with its stages.   key: the graph's number, and everything else that ``make`` depends on."""

@@ -55,7 +55,8 @@ class ShapeSearch:
 
     work_out: (shape, whether memory binds) -> the step of its best plan in seconds, and a lower bound on it;
         raises OutOfMemory if it does not fit.
-    before: called with a shape before it is worked out, and before the second process goes on with others; what it returns is not used.
+    before: called with a shape before it is worked out, and before the second process goes on with others; returns whether that bounds the shape's
+        end stages meanwhile.
     recompute: a shape that does not fit is tried with these, in turn.
     bound_whole: rising lower bounds on a shape's plans from its end stages, and from its whole model, which take a third of the time of working it
         out; asked for once there are as many plans as are wanted, until one dismisses the shape.   None: not asked for.
@@ -70,7 +71,7 @@ class ShapeSearch:
     gap: float = 0.0
     bound_whole: WholeBounds | None = None
     on_progress: ShapeWatch | None = None
-    before: Callable[[Shape], object] = lambda _: None
+    before: Callable[[Shape], bool] = lambda _: True
     ahead: Callable[[ShapeBounds, WholeBounds, Sequence[Shape]], Ahead] = Ahead
     given_up: dict[Shape, float] = field(default_factory=dict)
     _ahead: Ahead = field(init=False)
@@ -227,8 +228,8 @@ class ShapeSearch:
     def _work_out(self, least_s: float, shape: Shape, memory_binds: bool) -> None:
         began_s = self.bounds.time_limit.elapsed_s()
         if not self.bounds.time_limit.is_up():
-            self.before(shape)
-            self._ahead.start(self._queue, renewed=True, bound_whole=self.bound_whole is not None, without=shape)
+            bound_ends = self.before(shape)
+            self._ahead.start(self._queue, renewed=True, bound_whole=self.bound_whole is not None, without=shape, bound_ends=bound_ends)
         try:
             step_s, bound_s = self.work_out(shape, memory_binds)
         except NotFoundInTime:

@@ -9,7 +9,7 @@ from math import inf
 from planner.search.bounds.bottleneck import bottleneck_bound
 from planner.search.bounds.guided import solve_guided
 from planner.search.methods.method import Method, search
-from planner.search.model import Assignment, SearchModel
+from planner.search.model import Assignment, SearchModel, Standing, Taken
 from planner.solve import Problem, Solution
 from planner.solve.problem import Ints, NotFoundInTime, Watch
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
@@ -41,16 +41,34 @@ class FoundLayouts:
     multipliers: Sequence[float]
     memory_bytes: float
 
-    def bounded_by_bottleneck(self, time_limit: TimeLimit = NO_LIMIT, *, watch: Watch | None = None) -> FoundLayouts:
+    @classmethod
+    def standing(cls, model: SearchModel, standing: Standing, memory_bytes: float) -> FoundLayouts:
+        """An earlier choice, of which nothing is proven on this problem."""
+        return cls(
+            model=model,
+            choice=standing.choice,
+            method=Method.EXACT.value,
+            objective_s=model.step_s(standing.choice),
+            bound_s=0.0,
+            multipliers=standing.multipliers,
+            memory_bytes=memory_bytes,
+        )
+
+    def bounded_by_bottleneck(self, time_limit: TimeLimit = NO_LIMIT, *, watch: Watch | None = None, gap: float = 0.0) -> FoundLayouts:
         """The same with the bound of its slowest stages (planner.search.bounds.bottleneck), or the choice that this bound found, if it is quicker.
 
         Args:
-            watch: if it is given, an interrupt (Ctrl-C) leaves the bound as it is.
+            watch: if it is given, an interrupt (Ctrl-C) leaves the bound as it is.   gap: share of the step that may stay unproven.
         """
         model = self.model
         try:
             other_s, other = bottleneck_bound(
-                model, self.choice, s_per_byte=self.multipliers, memory_bytes=self.memory_bytes, time_limit=time_limit
+                model,
+                self.choice,
+                s_per_byte=self.multipliers,
+                memory_bytes=self.memory_bytes,
+                time_limit=time_limit,
+                enough_s=self.objective_s * (1 - gap),
             )
         except KeyboardInterrupt:
             if watch is None:
@@ -63,10 +81,10 @@ class FoundLayouts:
             return replace(found, choice=other, objective_s=step_s)
         return found
 
-    def assignment(self) -> Assignment:
-        """The choice as layouts of every op, state and delivered value, and their routes."""
+    def assignment(self, before: Taken | None = None) -> Assignment:
+        """The choice as layouts of every op, state and delivered value, and their routes.   before: as in SearchModel.decode."""
         held_bytes = self.model.problem.peak(self.choice)
-        return self.model.decode(self.choice, self.method, self.objective_s, min(self.bound_s, self.objective_s), held_bytes)
+        return self.model.decode(self.choice, self.method, self.objective_s, min(self.bound_s, self.objective_s), held_bytes, before)
 
 
 def find_layouts(
@@ -79,6 +97,7 @@ def find_layouts(
     memory_bytes: float = inf,
     s_per_byte: Sequence[float] = (),
     by_bottleneck: bool = True,
+    standing: Standing | None = None,
 ) -> FoundLayouts:
     """Choose the layouts.
 
@@ -90,6 +109,7 @@ def find_layouts(
         s_per_byte: per stage, an estimate of the Lagrange multiplier of memory, with which the search begins.  The search of a long model
             begins with multipliers of its own.
         watch: called with every progress; if it is given, an interrupt (Ctrl-C) stops the search with the best choice so far.
+        standing: an earlier choice, with which the search of a long model begins.
         by_bottleneck: also bound the slowest stages, where stages are searched exactly; the search's own objective weighs all stages alike.
 
     Raises:
@@ -98,11 +118,12 @@ def find_layouts(
     if model.problem.demands:
         model = replace(model, problem=replace(model.problem, limit=limit_bytes))
     if not s_per_byte and limit_bytes < inf and is_long(model.problem):
-        s_per_byte = (0.0,) * model.staged.num_stages
+        s_per_byte = (0.0,) * model.staged.num_stages if standing is None else standing.multipliers or (0.0,) * model.staged.num_stages
     solution: Solution | None = None
     multipliers: Sequence[float] = ()
     if s_per_byte and method is Method.EXACT:
-        guided = solve_guided(model, s_per_byte, memory_bytes, time_limit=time_limit, watch=watch)
+        known = None if standing is None else standing.choice
+        guided = solve_guided(model, s_per_byte, memory_bytes, time_limit=time_limit, watch=watch, known=known)
         if guided is not None:
             solution, multipliers = guided[0], tuple(guided[1])
     proven = solution is not None or limit_bytes >= memory_bytes or not model.problem.demands

@@ -53,6 +53,7 @@ class LayoutCosts:
         self._next_stage_ranks = (first, tuple(rank + size for rank in first) if 2 * size <= cluster.num_devices else first)
         self._tables: dict[tuple[TensorType, bool, tuple[ReduceOp, ...]], BoxingTable] = {}
         self._ops_s: dict[StrategySet, Floats] = {} if ops_s is None else ops_s
+        self._ring_ops_s: dict[StrategySet, Floats] = {}
         self._parts_s: PartsS = {} if parts_s is None else parts_s
         self._parts = tuple(LayoutCosts(part, mesh, exchanged=exchanged) for part in cluster.parts)
 
@@ -72,9 +73,10 @@ class LayoutCosts:
 
     def ops_s(self, strategies: StrategySet) -> Floats:
         """Seconds of one act of an op, per strategy."""
-        if strategies not in self._ops_s:
-            self._ops_s[strategies] = np.array([self._op_s(strategy) for strategy in strategies.strategies])
-        return self._ops_s[strategies]
+        known = self._ring_ops_s if strategies.has_rings else self._ops_s  # what travels takes other seconds on another cluster
+        if strategies not in known:
+            known[strategies] = np.array([self._op_s(strategy) for strategy in strategies.strategies])
+        return known[strategies]
 
     def _op_s(self, strategy: Strategy) -> float:
         if strategy.ring is not None:

@@ -9,9 +9,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from planner.ir.graph import LogicalGraph, Op
-from planner.search.model import Assignment
-from planner.search.strategies import LocalOp, StrategySets, relabel
-from planner.stages import Staged
+from planner.search.model import Assignment, SearchModel
+from planner.search.strategies import Strategy, StrategySet, StrategySets, relabel
 from planner.stages.copies import original_name
 
 __all__ = ["Differs", "other_factors", "with_factors_of", "with_ops"]
@@ -46,12 +45,12 @@ def with_ops(graph: LogicalGraph, ops: Mapping[str, Op]) -> LogicalGraph:
 
 
 def with_factors_of(
-    graph: LogicalGraph, searched: LogicalGraph, staged: Staged, assignment: Assignment, strategies: StrategySets
-) -> tuple[Staged, Assignment]:
-    """What was made of ``searched`` and decided for it, for another graph: that one in stages, and the decisions for its ops.
+    graph: LogicalGraph, searched: LogicalGraph, model: SearchModel, assignment: Assignment, strategies: StrategySets
+) -> tuple[SearchModel, Assignment]:
+    """The choice problem of ``searched`` and what was decided on it, for another graph.
 
     Args:
-        staged: of ``searched``; passes before the search (planner.stages.prepare) copy and join ops, and look at no factor.
+        model: its passes before the search (planner.stages.prepare) copy and join ops, and look at no factor.
         strategies: of the mesh.
 
     Raises:
@@ -59,11 +58,23 @@ def with_factors_of(
     """
     others = other_factors(graph, searched)
     if not others:
-        return staged, assignment
+        return model, assignment
+    staged = model.staged
     ops = {op.id: _with_factors(op, other) for op in staged.graph.ops if (other := others.get(_traced_as(op.id))) is not None}
     mine = replace(staged, graph=with_ops(staged.graph, ops))
-    laid = {op_id: _laid(op, assignment.ops[op_id], mine, strategies) for op_id, op in ops.items()}
-    return mine, replace(assignment, ops={**assignment.ops, **laid})
+    menus, laid = dict(model.ops), dict(assignment.ops)
+    known: dict[tuple[StrategySet, int], tuple[Strategy, ...]] = {}  # menus of ops that are alike are one
+    for op_id, op in ops.items():
+        node, menu = model.ops[op_id]
+        wanted, here = strategies.of(op, mine.graph.values), laid[op_id]
+        if (wanted, id(menu)) not in known:
+            by_layouts = {(s.inputs, s.outputs): s for s in wanted.strategies}
+            if not all((s.inputs, s.outputs) in by_layouts for s in menu):
+                raise Differs
+            known[wanted, id(menu)] = tuple([by_layouts[s.inputs, s.outputs] for s in menu])
+        menus[op_id] = node, known[wanted, id(menu)]
+        laid[op_id] = relabel(next(s for s in known[wanted, id(menu)] if (s.inputs, s.outputs) == (here.inputs, here.outputs)).local, op)
+    return replace(model, staged=mine, ops=menus), replace(assignment, ops=laid)
 
 
 def _traced_as(op_id: str) -> str:
@@ -85,13 +96,6 @@ def _merged(mine: Any, theirs: Any) -> Any:
             raise Differs
         return tuple([_merged(a, b) for a, b in zip(mine, theirs, strict=True)])
     return theirs if isinstance(mine, float) else mine
-
-
-def _laid(op: Op, local: LocalOp, staged: Staged, strategies: StrategySets) -> LocalOp:
-    for strategy in strategies.of(op, staged.graph.values).strategies:
-        if (strategy.local.inputs, strategy.local.outputs) == (local.inputs, local.outputs):
-            return relabel(strategy.local, op)
-    raise Differs
 
 
 def _are_same(mine: object, theirs: object) -> bool:

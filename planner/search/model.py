@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from planner.search.zero import DeliveryMode
 from planner.solve.problem import Floats, Ints, Problem
 from planner.stages import Staged
 
-__all__ = ["Assignment", "SearchModel", "StageCounts"]
+__all__ = ["Assignment", "SearchModel", "StageCounts", "Standing", "Taken"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ class Assignment:
     regathered: frozenset[tuple[str, int]] = frozenset()
     routes: Mapping[Reader, tuple[Move, ...]] = field(default_factory=dict)
 
+    def decides_as(self, other: Assignment) -> bool:
+        """Whether both decide the same, whatever it costs."""
+        mine, theirs = ((a.states, a.pinned, a.delivered, a.regathered, a.routes, a.ops) for a in (self, other))
+        return mine == theirs
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageCounts:
@@ -60,6 +66,7 @@ class SearchModel:
     ops, states, deliveries: op id, state, or (value, stage) -> (its node, the meaning of each strategy of the node).
     delivery_modes: delivery -> the mode of each strategy of its node.
     forward_only: deliveries of parameters that one act of the forward part reads and no later act of the step.
+    matrices: those of the edges, and of edges that cost nothing, by all that they depend on beside prices (formulation.boxing_matrices).
     """
 
     staged: Staged
@@ -73,6 +80,25 @@ class SearchModel:
     stage_counts: StageCounts
     delivery_modes: Mapping[tuple[str, int], tuple[DeliveryMode, ...]] = field(default_factory=dict)
     forward_only: frozenset[tuple[str, int]] = frozenset()
+    matrices: Mapping[tuple[object, ...], Floats] = field(default_factory=dict)
+
+    def has_choices_of(self, other: SearchModel) -> bool:
+        """Whether a choice of the other model means the same in this one: the same nodes, with strategies that lay what they stand for alike."""
+        if self is other:
+            return True
+        nodes = [(list(map(len, m.problem.costs)), m.states, m.deliveries, m.delivery_modes, m.forward_only) for m in (self, other)]
+        if nodes[0] != nodes[1] or self.ops.keys() != other.ops.keys():
+            return False
+        known: dict[tuple[int, int], bool] = {}  # of menus, which many ops have in common
+
+        def are_alike(mine: tuple[Strategy, ...], theirs: tuple[Strategy, ...]) -> bool:
+            key = id(mine), id(theirs)
+            if key not in known:
+                known[key] = mine is theirs or [(s.inputs, s.outputs) for s in mine] == [(s.inputs, s.outputs) for s in theirs]
+            return known[key]
+
+        pairs = [(self.ops[op_id], other.ops[op_id]) for op_id in self.ops]
+        return all(mine[0] == theirs[0] and are_alike(mine[1], theirs[1]) for mine, theirs in pairs)
 
     @property
     def pipeline_slots(self) -> int:
@@ -95,6 +121,11 @@ class SearchModel:
         micro_s, once_s = self.stage_s(choice)
         return float(micro_s.sum() + (self.micro_batches - 1) * micro_s.max() + once_s.max())
 
+    def slowest_stages(self, choice: Sequence[int] | Ints) -> tuple[int, int]:
+        """The stages that take longest for a micro-batch, and once per step."""
+        micro_s, once_s = self.stage_s(choice)
+        return int(micro_s.argmax()), int(once_s.argmax())
+
     def stage_s(self, choice: Sequence[int] | Ints) -> tuple[Floats, Floats]:
         """(t_i, u_i): per stage, seconds of a micro-batch and seconds once per step; with m = p = 1, all seconds are in u_i."""
         size = self.staged.num_stages
@@ -114,11 +145,27 @@ class SearchModel:
         return micro_s, once_s
 
     def decode(
-        self, choice: Sequence[int] | Ints, method: str, objective_s: float, lower_bound_s: float, held_bytes: float = 0.0
+        self,
+        choice: Sequence[int] | Ints,
+        method: str,
+        objective_s: float,
+        lower_bound_s: float,
+        held_bytes: float = 0.0,
+        before: Taken | None = None,
     ) -> Assignment:
-        """A choice as layouts of every op, state and delivered value, and their routes."""
+        """A choice as layouts of every op, state and delivered value, and their routes.
+
+        Args:
+            before: another choice, of which the same ops are taken where it decides alike; it saves time and changes nothing.
+        """
         by_id = {op.id: op for op in self.staged.graph.ops}
-        ops = {op_id: relabel(menu[choice[node]].local, by_id[op_id]) for op_id, (node, menu) in self.ops.items()}
+        known: Mapping[str, LocalOp] = {}
+        if before is not None and before.model.staged is self.staged and self.has_choices_of(before.model):
+            known = {op_id: before.assignment.ops[op_id] for op_id, (node, _) in self.ops.items() if before.choice[node] == choice[node]}
+        ops = {
+            op_id: known[op_id] if op_id in known else relabel(menu[choice[node]].local, by_id[op_id])
+            for op_id, (node, menu) in self.ops.items()
+        }
         states = {value: layouts[choice[node]] for value, (node, layouts) in self.states.items()}
         pinned = {value: sbp for value, sbp in self.pinned.items() if value not in self.states}
         delivered = {key: layouts[choice[node]] for key, (node, layouts) in self.deliveries.items()}
@@ -141,3 +188,24 @@ class SearchModel:
         again = {key for key, held in taken.items() if held is DeliveryMode.REGATHERED}
         stages = {stage for _, stage in again}
         return frozenset(again | {key for key in self.forward_only if taken[key] is DeliveryMode.COPIED and key[1] in stages})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Taken:
+    """A choice that a search took.
+
+    model: the choice problem, on the cluster of the search.   choice: a strategy per node.   assignment: what it decides.
+    multipliers: per stage, the price of memory that gave the bound of the search; empty: memory does not bind, or was not searched so.
+    """
+
+    model: SearchModel
+    choice: Ints
+    assignment: Assignment
+    multipliers: Sequence[float]
+
+
+class Standing(NamedTuple):
+    """An earlier choice of the strategies of a problem, and its multipliers (Taken), in case they are known."""
+
+    choice: Ints
+    multipliers: Sequence[float] = ()

@@ -99,6 +99,11 @@ class StrategySet:
 
     strategies: tuple[Strategy, ...]
 
+    @property
+    def has_rings(self) -> bool:
+        """Whether some of them take time on links."""
+        return any(strategy.ring is not None for strategy in self.strategies)
+
 
 class OpParts:
     """The parts of ops along an axis, by op shape, for all meshes: a part on one is often the whole, or another part, on another."""

@@ -121,20 +121,24 @@ class Beside(Generic[T]):
         self._second, self._began_s = (process, receiver), perf_counter()
         return True
 
-    def result(self) -> T:
-        """What ``work`` returns; it raises what ``work`` raises."""
-        found = self.received()
+    def result(self, meanwhile: Callable[[], bool] = lambda: False) -> T:
+        """What ``work`` returns; it raises what ``work`` raises.   meanwhile: as in ``received``."""
+        found = self.received(meanwhile)
         return self.work() if found is None else found[0]
 
-    def received(self) -> tuple[T] | None:
-        """What the second process found, which is ended; None: nothing, or not in time."""
+    def received(self, meanwhile: Callable[[], bool] = lambda: False) -> tuple[T] | None:
+        """What the second process found, which is ended; None: nothing, or not in time.
+
+        Args:
+            meanwhile: does a piece of other work; False: there is none.
+        """
         if self._second is None:
             return None
         until_s = self.until_s(self._began_s)
         try:
             with suppress(EOFError, OSError, pickle.UnpicklingError):
                 while not self.is_up() and perf_counter() < until_s:
-                    if self._second[1].poll(_POLL_S):
+                    if self._second[1].poll() or (not meanwhile() and self._second[1].poll(_POLL_S)):
                         found: T = self._second[1].recv()
                         return (found,)
             return None

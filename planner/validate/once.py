@@ -1,4 +1,4 @@
-"""Proofs that are not repeated: the record of a Plan (its cluster, options, search) may change after it was proven to compute its program."""
+"""Proofs that are not repeated: the record of a Plan (cluster, options, search), and orders, may change after it was proven to compute its program."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from planner.validate.validate import TracedProgram, validate
 
 __all__ = ["ProvenPlans"]
 
-_RECORD = frozenset({"model", "options", "cluster", "search"})
-"""Fields of a Plan that no proof reads."""
+_RECORD = frozenset({"model", "options", "cluster", "search", "streams"})
+"""Fields of a Plan that no proof reads; orders of streams were verified with the Plan (planner.ir.actors.verify)."""
 
 
 @dataclass(slots=True)
 class ProvenPlans:
-    """The Plans that were proven to compute a program."""
+    """The Plans that were proven to compute a program.   known: those of earlier searches for the very same program; it grows."""
 
     program: TracedProgram
-    _plans: list[Plan] = field(default_factory=list)
+    known: list[Plan] = field(default_factory=list)
 
     def prove(self, plan: Plan) -> None:
-        """Prove that a verified Plan (planner.ir.actors.verify) computes the program, unless one was proven that differs in its record alone.
+        """Prove that a verified Plan computes the program, unless one was proven that differs in its record, or in orders, alone.
 
         Raises:
             PlanDoesNotComputeProgram: as planner.validate.validate.
         """
-        if not any(_is_same(plan, proven) for proven in self._plans):
+        if not any(_is_same(plan, proven) for proven in self.known):
             validate(plan, self.program, is_verified=True)
-            self._plans.append(plan)
+            self.known.append(plan)
 
 
 def _is_same(plan: Plan, proven: Plan) -> bool:

@@ -20,7 +20,7 @@ from planner.ir.graph import InputKind
 from planner.ir.plan import Boxing, PlacedTensor, Plan, Regst, RegstKind, Task, TaskKind
 from planner.lower.names import value_of
 
-__all__ = ["Holding", "Spending", "StageWork", "Use", "holdings", "memory", "spending", "stage_work"]
+__all__ = ["Holding", "Spending", "StageWork", "Use", "holdings", "logical_bytes", "memory", "spending", "stage_work"]
 
 
 class Use(Enum):
@@ -113,7 +113,7 @@ def spending(plan: Plan) -> tuple[Spending, ...]:
                 link=_link(plan, task),
                 acts=task.acts,
                 time_s=task.acts * act_s(task),
-                size_bytes=_logical_bytes(plan, task) if task.kind.is_communication else 0,
+                size_bytes=logical_bytes(plan, task) if task.kind.is_communication else 0,
                 moves=_moves(plan, task) if task.kind.is_communication else (),
             )
         )
@@ -147,7 +147,8 @@ def stage_work(spent: Sequence[Spending]) -> tuple[StageWork, ...]:
     return tuple(StageWork(placement=p, passes_s=passes_s[p], once_s=once_s[p]) for p in sorted(passes_s, key=lambda p: (len(p), p)))
 
 
-def _logical_bytes(plan: Plan, task: Task) -> int:
+def logical_bytes(plan: Plan, task: Task) -> int:
+    """Bytes of the whole tensors that an act of a task writes."""
     tensors = [plan.regst[access.regst].tensors[access.index] for access in task.writes]
     return sum(tensor.dtype.size_bytes * prod(tensor.shape) for tensor in tensors)
 
@@ -195,9 +196,9 @@ class Holding:
         return max(self.uses, key=lambda use: self.uses[use])
 
 
-def holdings(plan: Plan) -> tuple[Holding, ...]:
-    """Every placement, the fullest first."""
-    live, limit = simulator.dry_run(plan), plan.cluster.device.memory_bytes
+def holdings(plan: Plan, live_bytes: Mapping[int, int] | None = None) -> tuple[Holding, ...]:
+    """Every placement, the fullest first.   live_bytes: of the Plan's dry run, per rank; None: it is played."""
+    live, limit = simulator.dry_run(plan) if live_bytes is None else live_bytes, plan.cluster.device.memory_bytes
     held = [
         Holding(placement=p, uses=uses, live_bytes=max(live[rank] for rank in plan.placement[p].ranks), device_bytes=limit)
         for p, uses in memory(plan).items()

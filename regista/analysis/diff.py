@@ -10,17 +10,21 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from planner.cost import AnalyticCost
 from planner.ir.collector import collector_paused
 from planner.ir.errors import RegistaError
 from planner.ir.graph import LogicalGraph
-from planner.ir.plan import Plan
+from planner.ir.plan import Boxing, Plan
 from planner.ir.text import encode
+from planner.parallelism.memory import SearchMemory
 from planner.search.model import SearchModel
-from regista.analysis.budget import Use, holdings, spending
-from regista.analysis.planned import Retraced, retrace
+from planner.solve.problem import Ints
+from regista.analysis.budget import Use, holdings, logical_bytes
+from regista.analysis.planned import retrace
 from regista.programs import planned_program
+from regista.trust.constants import search_cluster
 
-__all__ = ["Change", "Difference", "Side", "Traffic", "diff", "side_of"]
+__all__ = ["Change", "Difference", "Side", "Traffic", "diff", "side_of", "signatures_of"]
 
 Value = str | int | float | None
 
@@ -106,9 +110,9 @@ class Side:
     traffic: Mapping[str, Traffic]
 
 
-def side_of(plan: Plan) -> Side:
-    """Work out a side, for a caller who has the first Plan before the second."""
-    return Side(facts=_facts(plan), layouts=_layouts(plan), memory=_memory(plan), traffic=_traffic(plan))
+def side_of(plan: Plan, live_bytes: Mapping[int, int] | None = None) -> Side:
+    """Work out a side, for a caller who has the first Plan before the second.   live_bytes: of its dry run, per rank; None: it is played."""
+    return Side(facts=_facts(plan), layouts=_layouts(plan), memory=_memory(plan, live_bytes), traffic=_traffic(plan))
 
 
 @collector_paused()
@@ -117,26 +121,27 @@ def diff(
     b: Plan,
     graph: LogicalGraph | None = None,
     *,
-    first: Retraced | None = None,
-    second_model: SearchModel | None = None,
     side: Side | None = None,
+    signatures: Mapping[str, str] | None = None,
+    memory: SearchMemory | None = None,
 ) -> Difference:
     """Compare two Plans.
 
     Args:
         graph: the step that both were made from, for programs that no file holds; None: trace the programs that they name.
-        first: what the first one was made from, where that is known; None: it is worked out.
-        second_model: the first one's choices on the cluster of the second, if that has its shape (Retraced.model_on); None: not known.
-        side: of the first one; None: it is worked out.
+        side, signatures: of the first one (side_of, signatures_of); None: they are worked out.
+        memory: what searches of the program have worked out (regista.analysis.planned.retrace).
     """
-    mine, other = side_of(a) if side is None else side, side_of(b)
+    kept = SearchMemory() if memory is None else memory
+    known = kept.decided(b, search_cluster(b.cluster, b.options.get("robust", "")))
+    mine, other = side_of(a) if side is None else side, side_of(b, None if known is None else known.live_bytes)
     facts, layouts, quotas, uses = _Pairs(), _Pairs(), _Pairs(), _Pairs()
     facts.add(mine.facts, other.facts)
     layouts.add(mine.layouts, other.layouts)
     quotas.add(_quotas(a, b), _quotas(b, a))
     uses.add(mine.memory, other.memory)
     sent_by_a, sent_by_b = mine.traffic, other.traffic
-    ops, note = ((), "") if a == b else _ops(a, b, graph, first, second_model)
+    ops, note = ((), "") if a == b else _ops(a, b, graph, signatures, kept)
     return Difference(
         a=a,
         b=b,
@@ -192,50 +197,58 @@ def _quotas(plan: Plan, other: Plan) -> dict[str, int]:
     return {regst.id: regst.quota for regst in plan.regsts if regst.id in other.regst}
 
 
-def _memory(plan: Plan) -> dict[str, Value]:
-    fullest = holdings(plan)[0]
+def _memory(plan: Plan, live_bytes: Mapping[int, int] | None) -> dict[str, Value]:
+    fullest = holdings(plan, live_bytes)[0]
     return {**{use.value: fullest.uses[use] for use in Use}, "total": fullest.total_bytes, "device": fullest.device_bytes}
 
 
 def _traffic(plan: Plan) -> dict[str, Traffic]:
-    traffic: dict[str, Traffic] = {}
-    for spent in spending(plan):
-        if plan.task[spent.task].kind.is_communication:
-            key = spent.what if spent.axis is None else f"{spent.what}, axis {spent.axis}"
-            before = traffic.get(key, Traffic())
-            traffic[key] = Traffic(
-                acts=before.acts + spent.acts,
-                size_bytes=before.size_bytes + spent.acts * spent.size_bytes,
-                time_s=before.time_s + spent.time_s,
-            )
-    return traffic
+    act_s = AnalyticCost(plan.cluster).folded_s(plan)
+    acts: Counter[str] = Counter()
+    size_bytes: Counter[str] = Counter()
+    time_s: dict[str, float] = defaultdict(float)
+    for task in plan.tasks:
+        if task.kind.is_communication:
+            kind = f"{task.body.collective.value}, axis {task.body.axis}" if isinstance(task.body, Boxing) else task.kind.value
+            acts[kind] += task.acts
+            size_bytes[kind] += task.acts * logical_bytes(plan, task)
+            time_s[kind] += task.acts * act_s(task)
+    return {kind: Traffic(acts=acts[kind], size_bytes=size_bytes[kind], time_s=time_s[kind]) for kind in acts}
 
 
 def _ops(
-    a: Plan, b: Plan, graph: LogicalGraph | None, known: Retraced | None, second_model: SearchModel | None
+    a: Plan, b: Plan, graph: LogicalGraph | None, mine: Mapping[str, str] | None, memory: SearchMemory
 ) -> tuple[tuple[Change, ...], str]:
-    """Signatures of ops, which only the searches themselves tell: both are stated anew."""
+    """Signatures of ops, which only the searches themselves tell: both are stated anew.   mine: those of the first one, where they are known."""
     if a.options.get("graph") != b.options.get("graph"):
         return (), "the plans are of different steps, so their ops are not compared"
     try:
         step = graph if graph is not None else planned_program(a).graph(a.micro_batches)
-        first = retrace(a, step) if known is None else known
-        second = retrace(b, step, first.memory, model=second_model)
+        if mine is None:
+            first = retrace(a, step, memory)
+            mine = signatures_of(first.model, first.choice)
+        second = retrace(b, step, memory)
     except RegistaError as error:
         return (), f"op signatures are not compared: {error}"
-    mine, theirs = _signatures(first), _signatures(second)
+    theirs = signatures_of(second.model, second.choice)
     rows: Counter[tuple[str, str, str]] = Counter()
-    for op in first.model.staged.graph.ops:
-        if op.id in theirs and mine[op.id] != theirs[op.id]:
+    for op in second.model.staged.graph.ops:
+        if op.id in mine and mine[op.id] != theirs[op.id]:
             rows[f"{op.role.value} {fold(op.module) or '<root>'} {op.target}", mine[op.id], theirs[op.id]] += 1
     return tuple(Change(what=what, a=x, b=y, count=count) for (what, x, y), count in rows.items()), ""
 
 
-def _signatures(retraced: Retraced) -> dict[str, str]:
+def signatures_of(model: SearchModel, choice: Ints) -> dict[str, str]:
+    """Op id -> the layouts of its operands and of its results."""
+    texts: dict[tuple[int, int], str] = {}  # of a strategy of a menu, which many ops have in common
     taken = {}
-    for op_id, (node, strategies) in retraced.model.ops.items():
-        strategy = strategies[int(retraced.choice[node])]
-        taken[op_id] = f"{_list(strategy.inputs)} -> {_list(strategy.outputs)}"
+    for op_id, (node, strategies) in model.ops.items():
+        number = int(choice[node])
+        key = id(strategies), number
+        if key not in texts:
+            strategy = strategies[number]
+            texts[key] = f"{_list(strategy.inputs)} -> {_list(strategy.outputs)}"
+        taken[op_id] = texts[key]
     return taken
 
 

@@ -37,7 +37,7 @@ from planner.stages.recompute import recompute_of
 from regista.programs import planned_program
 from regista.trust.constants import search_cluster
 
-__all__ = ["SAME", "Retraced", "options_of", "retrace"]
+__all__ = ["SAME", "Retraced", "decisions", "options_of", "retrace", "step_of"]
 
 SAME = 1e-9
 """Relative difference up to which two objectives are one (the solver's own is 1e-10)."""
@@ -84,6 +84,7 @@ def _parts(text: str, separator: str) -> tuple[str, ...]:
 class Retraced:
     """plan, and what it was made from.  model: the choice problem on the Plan's cluster.  choice: what the Plan takes (a strategy per node).
 
+    is_limited: whether the ways of delivering a value (planner.search.zero.DeliveryMode) are choices, as in a search within a memory limit.
     memory: what searches of the program have worked out.
     """
 
@@ -92,6 +93,7 @@ class Retraced:
     graph: LogicalGraph
     model: SearchModel
     choice: Ints
+    is_limited: bool
     memory: SearchMemory
 
     @property
@@ -112,51 +114,54 @@ class Retraced:
 
     def model_on(self, cluster: Cluster) -> SearchModel:
         """The same nodes and strategies with the prices of another cluster of as many devices."""
-        return _model(self.plan, self.model.staged, self.options, cluster, self.memory)
+        return _model(self.plan, self.model.staged, self.options, cluster, self.memory, is_limited=self.is_limited)
 
 
-def retrace(
-    plan: Plan, graph: LogicalGraph | None = None, memory: SearchMemory | None = None, *, model: SearchModel | None = None
-) -> Retraced:
+def retrace(plan: Plan, graph: LogicalGraph | None = None, memory: SearchMemory | None = None) -> Retraced:
     """Trace the program that the Plan names and state its search anew.
 
     Args:
-        graph: its step, for a program that no file holds.   memory: what searches of the program have worked out, which changes no result.
-        model: the choice problem of a Plan of the same program, shape and cluster, which is taken if it has the choices of this Plan.
+        graph: its step, for a program that no file holds.
+        memory: what searches of the program have worked out.  The choice of a Plan that one of them made is known; of another one it is read
+            out of the Plan, which does not show the layouts of values that live and die inside a fragment: they are the cheapest then.
+
+    Raises:
+        Mismatch, RegistaError: see step_of; Mismatch also if its layouts are none of this version's.
+    """
+    options = options_of(plan)
+    kept = SearchMemory() if memory is None else memory
+    graph = step_of(plan, graph, kept)
+    searched = search_cluster(plan.cluster, plan.options.get("robust", ""))
+    known = kept.decided(plan, searched)
+    if known is not None:
+        taken, problem = known.taken, known.taken.model.problem
+        model = replace(taken.model, problem=problem.without_limit())
+        return Retraced(plan, options, graph, model, taken.choice, bool(problem.demands), kept)
+    is_limited = bool(_gathered_again(plan)) and options.zero is None  # gathering again (ZeRO-3) is a choice of its search
+    model = _model(plan, staged_once(graph, options, searched, kept), options, searched, kept, is_limited=is_limited)
+    return Retraced(plan, options, graph, model, decisions(plan, model), is_limited, kept)
+
+
+def step_of(plan: Plan, graph: LogicalGraph | None, memory: SearchMemory) -> LogicalGraph:
+    """The step that the Plan was made of.   graph: it, for a program that no file holds; None: the program that the Plan names is traced.
 
     Raises:
         Mismatch: no file holds the program, or it is another one by now.   RegistaError: see planned_program.
     """
-    options = options_of(plan)
-    if graph is None:
-        graph = planned_program(plan).graph(plan.micro_batches)
-    kept = SearchMemory() if memory is None else memory
-    traced_id, wanted = kept.graph_id(graph), plan.options.get("graph")
+    step = planned_program(plan).graph(plan.micro_batches) if graph is None else graph
+    traced_id, wanted = memory.graph_id(step), plan.options.get("graph")
     if traced_id != wanted:
         raise Mismatch(
             f"{plan.model} is graph {traced_id} now, plan {plan.plan_id} was made of graph {wanted}: the ops, the optimizer's numbers or torch's "
             f"version have changed; plan it anew"
         )
-    searched = search_cluster(plan.cluster, plan.options.get("robust", ""))
-    if model is None or _counts_again(model) != _must_count_again(plan, options):
-        model = _model(plan, staged_once(graph, options, searched, kept), options, searched, kept)
-    return Retraced(plan, options, graph, model, _decisions(plan, model), kept)
+    return step
 
 
-def _must_count_again(plan: Plan, options: PlanOptions) -> bool:
-    """Whether the Plan gathers state again (ZeRO-3) by the choice of its search."""
-    return bool(_gathered_again(plan)) and options.zero is None
-
-
-def _counts_again(model: SearchModel) -> bool:
-    """Whether gathering again is a choice in the model."""
-    return any(DeliveryMode.REGATHERED in modes for modes in model.delivery_modes.values())
-
-
-def _model(plan: Plan, staged: Staged, options: PlanOptions, cluster: Cluster, memory: SearchMemory) -> SearchModel:
-    """The choice problem without its limit; what is gathered again (ZeRO-3) is a choice in it if the Plan makes it somewhere."""
+def _model(plan: Plan, staged: Staged, options: PlanOptions, cluster: Cluster, memory: SearchMemory, *, is_limited: bool) -> SearchModel:
+    """The choice problem without its limit."""
     pins, mesh, stages = parse_pins(options.pins), plan.placements[0].mesh, len(plan.placements)
-    limit_bytes = 1e30 if _must_count_again(plan, options) else inf
+    limit_bytes = 1e30 if is_limited else inf
     model = build_model(
         staged,
         mesh,
@@ -166,6 +171,7 @@ def _model(plan: Plan, staged: Staged, options: PlanOptions, cluster: Cluster, m
         limit_bytes=limit_bytes,
         in_flight=[1] * stages,
         zero=options.zero,
+        context=options.context,
         load=options.load,
         tools=memory.tools(cluster, mesh),
     )
@@ -185,11 +191,17 @@ def _gathered_again(plan: Plan) -> frozenset[tuple[str, int]]:
     return frozenset((value, stage[placement]) for (value, _, placement), times in acts.items() if times > 1)
 
 
-def _decisions(plan: Plan, model: SearchModel) -> Ints:
+def decisions(plan: Plan, model: SearchModel) -> Ints:
     """The cheapest choice that agrees with everything the Plan shows.
 
     The Plan shows the layout of every state, of what lies in Regsts and of what a fragment boxes (planner.lower.names.layout_of), and an op's
     literals on a part.  What is left open (a value that lives and dies inside a fragment) follows by solving.
+
+    Args:
+        model: of the Plan's program and shape, on its cluster or another one.
+
+    Raises:
+        Mismatch: it has no such choice.
     """
     shown = {(op.id, task.placement): op for task in plan.tasks if isinstance(task.body, Fragment) for op in task.body.ops}
     layouts: dict[str, NdSbp] = {t.name: t.sbp for regst in plan.regsts for t in regst.tensors}

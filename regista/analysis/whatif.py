@@ -14,16 +14,16 @@ import simulator
 from planner.ir.actors.verify import device_bytes
 from planner.ir.cluster import Cluster, cluster_toml, parse_cluster
 from planner.ir.collector import collector_paused
-from planner.ir.errors import InvalidCluster, Unsupported
+from planner.ir.errors import InvalidCluster, Mismatch, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.parallelism.make import make_plan
-from planner.parallelism.memory import SearchMemory
+from planner.parallelism.memory import Decided, SearchMemory
 from planner.parallelism.proof import SEARCH_RESULTS
+from planner.search.model import SearchModel, Standing
 from planner.solve.beside import Beside, has_second_core
-from regista.analysis.diff import Difference, diff, side_of
-from regista.analysis.planned import options_of, retrace
-from regista.programs import planned_program
+from regista.analysis.diff import Difference, diff, side_of, signatures_of
+from regista.analysis.planned import decisions, options_of, retrace, step_of
 from regista.schedules.compared import RECORD
 from regista.trust.constants import search_cluster
 
@@ -33,14 +33,14 @@ T = TypeVar("T")
 
 _PREFIX = "cluster."
 _WORTH_OPS = 1_000
-"""A search for fewer ops is over before a second process would help."""
+"""The old Plan of fewer ops is priced before a second process would help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """sets: what was changed.   old_s: the old decisions on the new cluster, seconds per step; infinite if it does not allow them, None where
     the devices are other ones, so that no decision carries over.   old_fits: the old plan fits the memory there.
-    seconds: trace, price (the old decisions), search (and lowering), which a second process does meanwhile where a core is free.
+    seconds: trace, search (and lowering), price: until the old decisions are priced, which a second process does meanwhile where a core is free.
     """
 
     sets: tuple[str, ...]
@@ -130,20 +130,24 @@ def _carried(original: T, before: T, after: T) -> T:
     return after
 
 
-def _fits(plan: Plan, cluster: Cluster) -> bool:
-    """As planner.ir.actors.verify judges it: all blocks at once, or what is live at the worst moment."""
+def _fits(plan: Plan, cluster: Cluster, live_bytes: Mapping[int, int] | None) -> bool:
+    """As planner.ir.actors.verify judges it: all blocks at once, or what is live at the worst moment.   live_bytes: then; None: not known."""
     limit = cluster.device.memory_bytes
-    return max(device_bytes(plan).values()) <= limit or max(simulator.dry_run(plan).values()) <= limit
+    if live_bytes is not None and max(live_bytes.values()) <= limit:
+        return True
+    return max(device_bytes(plan).values()) <= limit or (live_bytes is None and max(simulator.dry_run(plan).values()) <= limit)
 
 
 @collector_paused()
 def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, memory: SearchMemory | None = None) -> WhatIf:
     """Plan anew on a changed cluster, with the Plan's options, shape (stages, mesh, micro-batches) and search method.
 
+    The old layouts stay where they fit and cost no more there than what the search finds, so what differs is worth its change.
+
     Args:
         sets: see changed_cluster.
         graph: the step, for a program that no file holds; None: trace the program that the Plan names.
-        memory: what searches of the program have worked out, which changes no result.
+        memory: what searches of the program have worked out; what it may change, regista.PlannerSession says.
 
     Raises:
         Mismatch: the program is another one by now.   RegistaError: see changed_cluster and make_plan.
@@ -154,9 +158,9 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
     robust = plan.options.get("robust", "")
     priced_on = search_cluster(cluster, robust)
     began = perf_counter()
-    step = graph if graph is not None else planned_program(plan).graph(plan.micro_batches)
-    traced = perf_counter()
     kept = SearchMemory() if memory is None else memory
+    step = step_of(plan, graph, kept)
+    traced = perf_counter()
     is_as_large, options = cluster.num_devices == plan.cluster.num_devices, options_of(plan)
     if not is_as_large and len(plan.placements[0].mesh) == 1:
         options = replace(options, mesh=None)
@@ -166,8 +170,17 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
             f"plan {plan.plan_id} has mesh {mesh} for {plan.cluster.num_devices} devices, the changed cluster has {cluster.num_devices}; "
             f"use 'regista plan {plan.model} --cluster FILE', which searches the mesh too"
         )
-    search = Beside(
-        lambda: make_plan(
+    standing = _Standing(plan, kept.decided(plan, search_cluster(plan.cluster, robust)))
+    known = standing.known
+    live_bytes = None if known is None else known.live_bytes
+    beside = Beside(
+        lambda: (_fits(plan, cluster, live_bytes), side_of(plan, live_bytes)),
+        allowed=lambda: live_bytes is None and len(step.ops) >= _WORTH_OPS and has_second_core(),
+        until_s=lambda began_s: inf,  # how long it takes is not known before
+    )
+    beside.start()
+    try:
+        new = make_plan(
             step,
             model=plan.model,
             batch_size=plan.batch_size,
@@ -175,34 +188,59 @@ def whatif(plan: Plan, sets: Sequence[str], graph: LogicalGraph | None = None, m
             options=options,
             dry_run=simulator.dry_run,
             memory=kept,
-        ),
-        allowed=lambda: len(step.ops) >= _WORTH_OPS and has_second_core(),
-        until_s=lambda began_s: inf,  # how long a search takes is not known before
-    )
-    search.start()
-    try:
-        retraced = retrace(plan, step, kept)
-        old_s, on_new = None, None
-        if is_as_large:
-            on_new = retraced.model_on(priced_on)
-            old_s = on_new.step_s(retraced.choice)
-        priced = perf_counter()
-        old_fits, side = _fits(plan, cluster), side_of(plan)
-        searched_from = traced if search.process is not None else perf_counter()
-        new = search.result()
+            standing=standing.on if is_as_large else None,
+        )
+        searched = perf_counter()
+        old_fits, side = beside.result()
     finally:
-        search.stop()
+        beside.stop()
+    old_s, signatures = standing.priced()
+    if signatures is None:
+        retraced = retrace(plan, step, kept)
+        old_s = retraced.model_on(priced_on).step_s(retraced.choice) if is_as_large else None
+        signatures = signatures_of(retraced.model, retraced.choice)
+    priced = perf_counter()
     # What was asked of the program (its precision, for example) is asked of the new plan too; what the old search found is not.
     asked = {option: said for option, said in plan.options.items() if option not in SEARCH_RESULTS | {RECORD}}
     new = replace(new, cluster=cluster, options={**asked, **new.options})
     if replace(new, search=plan.search) == plan:
         new = plan  # the same plan; its record may say more, for example that no other shape is cheaper
-    ended = perf_counter()
     return WhatIf(
         sets=tuple(sets),
         plan=new,
         old_s=old_s,
         old_fits=old_fits,
-        difference=diff(plan, new, step, first=retraced, second_model=on_new, side=side),
-        seconds={"trace": traced - began, "price": priced - traced, "search": ended - searched_from},
+        difference=diff(plan, new, step, side=side, signatures=signatures, memory=kept),
+        seconds={"trace": traced - began, "search": searched - traced, "price": priced - searched},
     )
+
+
+@dataclass(slots=True)
+class _Standing:
+    """The old Plan's choice on the choice problem of the new search.   known: what the Plan was made of; None: it is read out of the Plan."""
+
+    plan: Plan
+    known: Decided | None
+    _on: tuple[SearchModel, Standing | None] | None = None
+
+    def on(self, model: SearchModel) -> Standing | None:
+        """None: the new problem has no such choice, for example because the ways of delivering values are choices in one of them alone."""
+        if self._on is None or not model.has_choices_of(self._on[0]):
+            self._on = model, self._choice(model)
+        return self._on[1]
+
+    def _choice(self, model: SearchModel) -> Standing | None:
+        taken = None if self.known is None else self.known.taken
+        if taken is not None and model.has_choices_of(taken.model):
+            return Standing(taken.choice, taken.multipliers)
+        try:
+            return Standing(decisions(self.plan, model))
+        except Mismatch:
+            return None
+
+    def priced(self) -> tuple[float | None, Mapping[str, str] | None]:
+        """(its step there in seconds, its signatures); None: there is no such choice."""
+        model, standing = self._on or (None, None)
+        if model is None or standing is None:
+            return None, None
+        return model.step_s(standing.choice), signatures_of(model, standing.choice)

@@ -4,8 +4,10 @@ session = regista.PlannerSession("zoo:gpt3?batch=1536&dtype=bf16")
 here = session.plan("dgx-a100:128", stages=None, micro_batches=None)
 there = session.whatif(here, ["cluster.links.nic.bandwidth_GBps=100"]).plan
 
-Traces, pieces of the model, stages, strategies and prices are kept by what they were worked out from.  A plan of a session is the plan that
-``regista.plan`` finds: what is kept is looked up instead of worked out, and nothing of it says where a search begins.
+Traces, pieces of the model, stages, strategies and prices are kept by what they were worked out from, and looked up instead of worked out.  So a
+plan of a session is the plan that ``regista.plan`` finds, but for long models (of more than 10,000 ops, states and deliveries), whose search ends
+within a gap: it begins with the layouts that the session took last for the shape, and with what memory cost there.  Of plans within the gap that it
+proves it may take another one, no dearer than the last layouts are.
 """
 
 from __future__ import annotations

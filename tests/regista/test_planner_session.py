@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import regista
+from planner.ir.actors.verify import device_bytes
 from planner.ir.cluster import Cluster
 from planner.ir.errors import Mismatch
+from planner.ir.plan import Plan
 from planner.ir.text import content_id
 from planner.parallelism import memory as kept
 from planner.parallelism.memory import SearchMemory
@@ -85,3 +87,38 @@ def test_a_whatif_of_a_session_is_that_of_the_plan_alone_and_of_another_program_
     assert (warm.plan, warm.old_s, warm.difference) == (cold.plan, cold.old_s, cold.difference)
     with pytest.raises(Mismatch, match="is of another, this session of zoo:mlp"):
         session.whatif(replace(plan, model="another"), sets)
+
+
+def within(cluster: Cluster, share: float) -> tuple[Cluster, Plan]:
+    """Devices with that share of what the quickest plan holds, and the plan that fits them."""
+    roomy = regista.plan(GPT, cluster, mesh=(2, 2), micro_batches=4, zero=None)
+    tight = replace(cluster, device=replace(cluster.device, memory_bytes=int(share * max(device_bytes(roomy).values()))))
+    return tight, regista.plan(GPT, tight, mesh=(2, 2), micro_batches=4)
+
+
+def test_where_memory_binds_the_old_decisions_cost_no_less_than_what_any_plan_of_the_shape_does() -> None:
+    """Planted: priced on a problem without the limit, in which more is allowed, they cost less than the bound."""
+    cluster, plan = within(four("dgx-a100"), 0.7)
+    session = regista.PlannerSession(GPT)
+    here = session.plan(cluster, mesh=(2, 2), micro_batches=4)
+    assert here == plan
+    for rate in (20, 200, 500):
+        sets = [f"cluster.links.nic.bandwidth_GBps={rate}"]
+        warm, cold = session.whatif(here, sets), whatif(plan, sets)
+        assert (warm.plan, warm.old_fits) == (cold.plan, cold.old_fits) and warm.old_fits
+        assert warm.old_s is not None and warm.old_s == pytest.approx(cold.old_s, rel=1e-9)
+        assert warm.plan.search.lower_bound_s <= warm.old_s * (1 + 1e-9)
+        assert warm.plan.search.objective_s <= warm.old_s * (1 + 1e-9)
+
+
+def test_decisions_that_cost_as_little_as_any_stay_and_nothing_is_said_to_differ() -> None:
+    """Of equal layouts a search may take others on each cluster."""
+    plan = regista.plan(GPT, four("dgx-a100"), mesh=(2, 2), micro_batches=4)
+    for rate in (199, 201):
+        outcome = whatif(plan, [f"cluster.links.nic.bandwidth_GBps={rate}"])
+        assert outcome.old_s is not None
+        if outcome.plan.search.objective_s >= outcome.old_s * (1 - 1e-9):
+            assert (outcome.difference.layouts, outcome.difference.ops, outcome.difference.quotas) == ((), (), ())
+            assert outcome.plan.tasks == plan.tasks
+            return
+    raise AssertionError("no such link")

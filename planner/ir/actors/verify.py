@@ -12,7 +12,6 @@ from planner.ir.actors.peak import live_bytes
 from planner.ir.actors.routes import check_sent
 from planner.ir.errors import InvalidPlan, OutOfMemory
 from planner.ir.plan import Boxing, Fragment, Plan, Regst, RegstKind, Task, TaskKind
-from planner.ir.protocols import DryRun
 from planner.ir.units import show_bytes
 
 __all__ = ["device_bytes", "stream_workspaces", "verify", "verify_structure"]
@@ -21,11 +20,11 @@ MOST_ACTS, MOST_BLOCKS = 10**7, 10**6
 """Beyond these a file holds a slip of the pen, and playing or allocating it would never end."""
 
 
-def verify(plan: Plan, dry_run: DryRun | None = None) -> None:
+def verify(plan: Plan, dry_run: Callable[[Plan], Mapping[int, int]] | None = None) -> None:
     """Prove that the Plan is well-formed, fits every device and is live.
 
     Args:
-        dry_run: plays the token game faster than planner.ir.actors.liveness does; None: that module plays.
+        dry_run: plays the token game faster than planner.ir.actors.liveness does (planner.ir.protocols.DryRun); None: that module plays.
 
     Raises:
         InvalidPlan: structure, rates or claims.   OutOfMemory: SEMANTICS 5 law 5.   DeadLock: SEMANTICS 4.1.

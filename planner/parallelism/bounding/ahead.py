@@ -18,6 +18,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from select import select
@@ -36,6 +37,8 @@ __all__ = ["Ahead"]
 
 _WORTH_S = 1.0
 """A search that takes less is over before a second process would help."""
+_LONG = 5_000
+"""Ops of a model from which on the search surely takes longer."""
 _POLL_S = 0.05
 
 _Place = int
@@ -50,9 +53,15 @@ class _Ask(NamedTuple):
     micro_batches: int
 
 
-_Told = tuple[Shape, BoundKind, Closer] | bool | _Ask
+class _Enough(NamedTuple):
+    """A bound in seconds that dismisses a shape."""
+
+    bound_s: float
+
+
+_Told = tuple[Shape, BoundKind, Closer] | bool | _Ask | _Enough
 """By which bound of a kind a shape that the first process had begun, or has alone, stands in its queue; whether whole models may be bounded;
-or at how many micro-batches to trace."""
+at how many micro-batches to trace; or from which bound on no higher one of a shape is looked for."""
 
 
 @dataclass(slots=True)
@@ -114,6 +123,14 @@ class Ahead:
         if not self._ended.get(place):
             yield from closer_bounds(self.bounds, self.whole, shape, kind, memory_binds)
 
+    def known(self, shape: Shape, kind: BoundKind) -> Sequence[Closer] | None:
+        """The bounds of the kind after ``kind`` from the second process; None: it has not said by now that these are all."""
+        with suppress(EOFError, OSError):
+            while self._second is not None and self._second[1].poll():
+                self._note(self._second[1].recv())
+        place = self._place(shape, kind)
+        return self._arrived.get(place, ()) if self._ended.get(place) else None
+
     def tell(self, shape: Shape, kind: BoundKind, found: Closer) -> None:
         """Tell the second process by which bound a shape now stands in the queue, unless it is too busy to listen.
 
@@ -129,10 +146,14 @@ class Ahead:
         with suppress(OSError):
             if select([], [self._to_second], [], 0)[1]:
                 self._to_second.send(told)
-                if not isinstance(told, bool | _Ask):
+                if not isinstance(told, bool | _Ask | _Enough):
                     self._known.add(told[0])
                 return True
         return False
+
+    def tell_enough(self, bound_s: float) -> None:
+        """Tell the second process from which bound on, in seconds, a shape is dismissed, unless it is too busy to listen."""
+        self._send(_Enough(bound_s))
 
     def ask_for_trace(self, micro_batches: int) -> bool:
         """Ask the second process to trace as soon as it has ended the bound that it works on; False: there is none, or it is too busy to listen."""
@@ -169,19 +190,29 @@ class Ahead:
         ]
         return self._second is not None and all(self._send(told) for told in (*new, bound_whole))
 
-    def start(self, queue: Sequence[Entry], *, renewed: bool = False, bound_whole: bool = False, without: Shape | None = None) -> None:
+    def start(
+        self,
+        queue: Sequence[Entry],
+        *,
+        renewed: bool = False,
+        bound_whole: bool = False,
+        without: Shape | None = None,
+        bound_ends: bool = True,
+    ) -> None:
         """Fork a second process that goes through the queue, if there is none.
 
         Args:
             renewed: the one that there is learns which shapes have come into the queue since, and ``bound_whole``.
-            bound_whole: it may bound whole models, too.   without: a shape that the first process works out; only its end stages are bounded.
+            bound_whole: it may bound whole models, too.   without: a shape that the first process works out.
+            bound_ends: the end stages of that shape are bounded, which is all that is.
         """
         self._queue = queue
         if without is not None and self._second is not None:
             for kind in BoundKind:
-                if kind is not BoundKind.WITHIN_MEMORY:  # of the bound after it
+                if kind is not BoundKind.WITHIN_MEMORY or not bound_ends:  # of the bound after it
                     self._claims.claim(self._place(without, kind), Owner.FIRST)
-        is_worth = len(queue) > 1 and perf_counter() - self._began_s >= self.after_s
+        after_s = 0.0 if self.bounds.num_ops > _LONG else self.after_s
+        is_worth = len(queue) > 1 and perf_counter() - self._began_s >= after_s
         if (self._second is not None and not renewed) or not is_worth or not self.allowed() or self._renew(bound_whole):
             return
         self.stop()
@@ -234,13 +265,13 @@ class Ahead:
             if place in self._ended or self._second is None or self.bounds.time_limit.is_cancelled:
                 return False
             try:
-                if self._second[1].poll() or (not self._bound_next() and self._second[1].poll(_POLL_S)):
+                if self._second[1].poll() or (not self.bound_next() and self._second[1].poll(_POLL_S)):
                     self._note(self._second[1].recv())
             except (EOFError, OSError):
                 self.stop()
         return True
 
-    def _bound_next(self) -> bool:
+    def bound_next(self) -> bool:
         """Bound the first shape of the queue that nobody has begun, for when it is asked about; False: there is none, or the time is up."""
         if self.bounds.time_limit.is_up():
             return False
@@ -279,6 +310,7 @@ class Ahead:
         self.bounds.trace_no_more()
         heapq.heapify(queue)
         closest: list[Entry] = []  # they wait until whole models may be bounded
+        enough_s = inf
         while os.getppid() == first:
             while listener.poll(0 if queue else _POLL_S):
                 told: _Told = listener.recv()
@@ -289,6 +321,8 @@ class Ahead:
                 elif isinstance(told, _Ask):
                     if self._claims.claim(self._place_of_trace(told.micro_batches), Owner.SECOND):
                         sender.send((told.micro_batches, self._traced(told.micro_batches)))
+                elif isinstance(told, _Enough):
+                    enough_s = told.bound_s
                 else:
                     shape, kind, found = told
                     heapq.heappush(queue, (found.bound_s, shape, kind, found.memory_binds))
@@ -306,6 +340,8 @@ class Ahead:
                 for found in self._arrived.get(place, ()) if known else closer_bounds(self.bounds, self.whole, shape, kind, memory_binds):
                     if not known:
                         sender.send((place, found))
+                    if found.bound_s >= enough_s:
+                        break
             except RegistaError:
                 sender.send((place, False))
                 continue

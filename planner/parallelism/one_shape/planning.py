@@ -9,41 +9,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from math import inf
 
 from planner.cost import AnalyticCost
 from planner.ir.actors.peak import live_bytes
 from planner.ir.actors.verify import device_bytes, verify
-from planner.ir.cluster import Cluster
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
-from planner.ir.protocols import CostModel, DryRun
-from planner.lower.build import Recipe, lower
-from planner.parallelism.memory import SearchMemory
-from planner.parallelism.one_shape.closer import CloserBound
+from planner.lower.build import Recipe
+from planner.parallelism.memory import Decided
+from planner.parallelism.one_shape.closer import CloserBound, LaterBounds, OtherBound
+from planner.parallelism.one_shape.job import Job, in_flight_of, recipe_of
+from planner.parallelism.one_shape.lowered import lowered
 from planner.parallelism.one_shape.narrow import LimitSearch
-from planner.parallelism.one_shape.staged import staged_once
-from planner.parallelism.options import PlanOptions, given_order
-from planner.schedule import in_flight
+from planner.parallelism.one_shape.staged import learn_staged, staged_once
+from planner.parallelism.options import PlanOptions
 from planner.search import Assignment, FoundLayouts, Method, build_model, find_layouts
 from planner.search.assign import is_long
 from planner.search.bounds.bottleneck import whole_model_bounds
 from planner.search.bounds.end_stages import end_stage_bounds
 from planner.search.bounds.pieces import stage_part
+from planner.search.formulation import repriced
 from planner.search.literals import Differs, with_factors_of
-from planner.search.model import SearchModel
+from planner.search.model import SearchModel, Standing, Taken
 from planner.search.pins import parse_pins
 from planner.solve.limited.memory import least_peak
-from planner.solve.problem import NotFoundInTime, Watch
+from planner.solve.problem import NotFoundInTime
 from planner.solve.time_limit import TimeLimit
-from planner.stages.recompute.asked import KEPT_OPTION
 
-__all__ = ["UNPROVEN", "Job", "OtherBound", "bound_one_shape", "plan_one_shape"]
+__all__ = ["UNPROVEN", "bound_one_shape", "plan_one_shape"]
 
 _ATTEMPTS = 6
+_SAME = 1e-9
+"""Relative difference up to which two steps are one."""
 UNPROVEN = "no plan that was tried fits, which is no proof that none does"
 """What a refusal says where a few plans of a shape were tried; where bounds refuse a shape, they prove that none fits."""
 _LEAST_GAP = 5e-3
@@ -52,34 +53,6 @@ _FEW = 4
 """Stages of which the first and the last are so large a part that they are not bounded by themselves: less."""
 _MARGIN = 0.03
 """Share of a device's memory that the first attempt leaves free if memory binds; the search does not count all that a Plan holds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What all shapes of a search have in common.
-
-    watch: called with the progress.   dry_run: plays a Plan and returns the bytes that it holds; None: the planner plays it itself.
-    memory: what other searches have worked out.   prove: raises unless a Plan computes its program; None: that is done elsewhere.
-    """
-
-    model: str
-    batch_size: int
-    cluster: Cluster
-    watch: Watch | None
-    dry_run: DryRun | None
-    memory: SearchMemory = field(default_factory=SearchMemory)
-    prove: Callable[[Plan], None] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherBound:
-    """A lower bound on the plans of a shape that is worked out elsewhere meanwhile.
-
-    bound_s: waits for it; in seconds.   gap: share of the step that may stay unproven: where that is reached, no closer bound is worked out.
-    """
-
-    bound_s: Callable[[], float]
-    gap: float
 
 
 def plan_one_shape(
@@ -155,16 +128,20 @@ class _ShapePlanner:
         traced: Callable[[], LogicalGraph] | None = None,
         other: OtherBound | None = None,
     ) -> None:
-        self._graph, self._traced, self._other = graph, traced, other
+        self._graph, self._traced = graph, traced
         self._job, self._options, self._s_per_byte, self._time_limit = job, options, s_per_byte, time_limit
         self._memory_bytes = job.cluster.device.memory_bytes
         self._played: tuple[Plan, Mapping[int, int]] | None = None
-        self._closer: CloserBound | None = None
-        """Of the choice that is lowered, where it is bounded later."""
-        self._recipe = _recipe(job, graph, options, job.memory.again(graph, options.again, job.cluster).told)
+        self._decided_last: Decided | None = None
+        self._needed: tuple[Plan, int] | None = None
+        self._standing_fits = True
+        """The Plan of the earlier choice was not found to be too large."""
+        self._later = LaterBounds(other, time_limit, job.watch)
+        self._recipe = recipe_of(job, graph, options)
         self._staged = staged_once(graph, options, job.cluster, job.memory)
         first_bytes = self._memory_bytes * (1 - _MARGIN) if memory_binds or s_per_byte is not None else self._memory_bytes
         self._limits = LimitSearch(self._memory_bytes, first_bytes, first_bytes if memory_binds else inf)
+        self._tools = job.memory.tools(job.cluster, self._recipe.mesh)
         self._model_of = partial(
             build_model,
             mesh=self._recipe.mesh,
@@ -173,7 +150,7 @@ class _ShapePlanner:
             zero=options.zero,
             context=options.context,
             load=options.load,
-            tools=job.memory.tools(job.cluster, self._recipe.mesh),
+            tools=self._tools,
         )
 
     @cached_property
@@ -182,15 +159,24 @@ class _ShapePlanner:
         return self._model_within(self._limits.limit_bytes)
 
     def _model_within(self, limit_bytes: float) -> SearchModel:
-        flight = _in_flight(self._recipe, self._staged.num_stages)
+        before = [d.taken.model for d in self._job.memory.decided_for(self._staged) if d.recipe == self._recipe]
+        is_limited = [model for model in before if bool(model.problem.demands) == (limit_bytes < inf)]
+        again = (repriced(model, self._tools, limit_bytes) for model in is_limited)
+        if (known := next((model for model in again if model is not None), None)) is not None:
+            return known
+        flight = in_flight_of(self._recipe, self._staged.num_stages)
         return self._model_of(self._staged, pins=parse_pins(self._options.pins), in_flight=flight, limit_bytes=limit_bytes)
 
     def plan(self) -> Plan:
         """The first Plan that fits, verified, and no second process left behind."""
         try:
-            return self._plan()
+            plan, decided = self._plan(), self._decided_last
         finally:
-            self._stop()
+            self._later.stop()
+        if decided is not None:
+            live_bytes = self._played[1] if self._played is not None and self._played[0].streams is plan.streams else None
+            self._job.memory.decide(replace(decided, live_bytes=live_bytes))
+        return plan
 
     def _plan(self) -> Plan:
         """The first Plan that fits, verified.
@@ -217,56 +203,66 @@ class _ShapePlanner:
                     f"{self._needed_bytes(plan) / 1e9:.3g} GB of a device's {self._memory_bytes / 1e9:.3g} GB; give more seconds",
                     error.lower_bound,
                 ) from None
-            found = self._bounded(found)
-            assignment = self._decided(found)
-            bound_s = max(bound_s, assignment.lower_bound_s)
-            plan = self._lowered(assignment, bound_s)
+            bound_s = max(bound_s, min(found.bound_s, found.objective_s))
+            if (standing := self._standing_instead(found)) is not None:
+                plan, assignment = self._planned(standing, bound_s)
+                if self._needed_bytes(plan) <= self._memory_bytes:
+                    break
+                self._standing_fits = False
+            plan, assignment = self._planned(found, bound_s)
             if self._is_final(plan, assignment):
                 break
         assert plan is not None
         self._verify(plan)
-        return plan if self._closer is None else self._proven(plan, self._closer)
+        return plan if self._later.closer is None else self._proven(plan, self._later.closer)
+
+    def _standing_instead(self, found: FoundLayouts) -> FoundLayouts | None:
+        """The earlier choice, where it costs no more than the one found and may fit; a search within less than the memory may not have looked at it."""
+        standing = self._standing() if self._standing_fits else None
+        if standing is None or not replace(found.model.problem, limit=self._memory_bytes).feasible(standing.choice):
+            return None
+        step_s = found.model.step_s(standing.choice)
+        return None if step_s > found.objective_s * (1 + _SAME) else replace(found, choice=standing.choice, objective_s=step_s)
+
+    def _planned(self, found: FoundLayouts, bound_s: float) -> tuple[Plan, Assignment]:
+        """The Plan of a choice, lowered but not verified."""
+        if self._is_bounded_later:
+            found = self._later.of(found)
+        assignment = self._decided(found)
+        self._later.look()
+        plan = self._lowered(found, assignment, max(bound_s, assignment.lower_bound_s))
+        self._later.look()
+        return plan, assignment
 
     def _verify(self, plan: Plan) -> None:
-        verify(plan, None if self._job.dry_run is None else self.dry_run)
+        verify(plan, None if self._job.dry_run is None else self._live_bytes)
 
-    def _bounded(self, found: FoundLayouts) -> FoundLayouts:
-        """Of a long model, with the bound of its slowest stages, unless one comes once the Plan is lowered: from elsewhere, or a second process."""
-        self._stop()
-        is_exact = self._options.method is Method.EXACT and self._staged.num_stages > 1
-        if not is_exact or not is_long(self._model.problem):
-            return found
-        closer = CloserBound(found, self._time_limit, self._job.watch)
-        if self._other is None and not closer.start():
-            return closer.result()
-        self._closer = closer
-        return found
-
-    def _stop(self) -> None:
-        if self._closer is not None:
-            self._closer.stop()
-            self._closer = None
+    @property
+    def _is_bounded_later(self) -> bool:
+        return self._options.method is Method.EXACT and self._staged.num_stages > 1 and is_long(self._model.problem)
 
     def _proven(self, plan: Plan, closer: CloserBound) -> Plan:
         """The Plan with a bound from elsewhere, or, where that leaves too much open, with that of the slowest stages, or a quicker Plan."""
-        found, bound_s = closer.found, plan.search.lower_bound_s
-        if self._other is not None:
+        found, bound_s, other = closer.found, plan.search.lower_bound_s, self._later.other
+        if other is not None:
             try:
                 if self._job.prove is not None:
                     self._job.prove(plan)  # meanwhile
-                bound_s = max(bound_s, self._other.bound_s())
+                bound_s = max(bound_s, other.bound_s())
             except KeyboardInterrupt:
                 if self._job.watch is None:
                     raise  # without a watch, the caller handles the interrupt
                 return plan
-        if self._other is None or bound_s < found.objective_s * (1 - self._other.gap):
-            closest = closer.result()
+        if other is None or bound_s < found.objective_s * (1 - other.gap):
+            closest = closer.result() if other is None else closer.result(other.meanwhile)
             bound_s = max(bound_s, closest.bound_s)
             if closest.objective_s < found.objective_s:
+                decided = self._decided_last
                 with suppress(OutOfMemory):
-                    quicker = self._lowered(self._decided(closest), bound_s)
+                    quicker = self._lowered(closest, self._decided(closest), bound_s)
                     self._verify(quicker)
                     return quicker
+                self._decided_last = decided
         return replace(plan, search=replace(plan.search, lower_bound_s=min(bound_s, found.objective_s)))
 
     def least_s(self) -> Iterator[float]:
@@ -282,7 +278,7 @@ class _ShapePlanner:
         other, and none holds more micro-batches than the one before.
         """
         stages, options = self._staged.num_stages, self._options
-        flight = _in_flight(self._recipe, stages)
+        flight = in_flight_of(self._recipe, stages)
         is_other = options.interleave > 1 or options.load is not None or options.pins or flight != sorted(flight, reverse=True)
         if stages < _FEW or self._recipe.micro_batches < 2 or is_other:
             return iter(())
@@ -297,6 +293,9 @@ class _ShapePlanner:
         """Layouts that hold no more than the limit; the first finite limit adds memory demands to the problem."""
         if limit_bytes < inf and not self._model.problem.demands:
             self._model = self._model_within(limit_bytes)
+        standing = self._standing()
+        if standing is not None and self._is_bounded_later:
+            self._later.begin(FoundLayouts.standing(self._model, standing, self._memory_bytes))
         return find_layouts(
             self._model,
             method=self._options.method,
@@ -306,11 +305,23 @@ class _ShapePlanner:
             memory_bytes=self._memory_bytes,
             s_per_byte=self._multipliers(limit_bytes),
             by_bottleneck=not is_long(self._model.problem),
+            standing=standing if is_long(self._model.problem) else None,
         )
+
+    def _standing(self) -> Standing | None:
+        """An earlier choice for the shape: the one that is given, or of a long model the one that a search with the same memory took last."""
+        model = self._model
+        if self._job.standing is not None:
+            return self._job.standing(model)
+        if not is_long(model.problem):
+            return None
+        taken = [d.taken for d in self._job.memory.decided_for(self._staged) if d.recipe == self._recipe]
+        return next((Standing(one.choice, one.multipliers) for one in taken if model.has_choices_of(one.model)), None)
 
     def _decided(self, found: FoundLayouts) -> Assignment:
         """The layouts and routes of a choice, as lowering takes them.   Raises Unsupported: the schedule cannot order it."""
-        assignment = found.assignment()
+        before = next(self._job.memory.decided_for(self._staged), None)
+        assignment = found.assignment(None if before is None else before.taken)
         if assignment.regathered and self._options.schedule.has_order:
             raise Unsupported(
                 f"memory binds so that parameters are gathered again for the backward part, which schedule {self._options.schedule.value} does "
@@ -327,25 +338,33 @@ class _ShapePlanner:
     def _least_bytes(self) -> float:
         return least_peak(self._model.problem, self._time_limit, gap=_LEAST_GAP if is_long(self._model.problem) else 0.0)
 
-    def _lowered(self, assignment: Assignment, bound_s: float) -> Plan:
+    def _lowered(self, found: FoundLayouts, assignment: Assignment, bound_s: float) -> Plan:
         # Layouts are chosen as if the pipeline were 1F1B; what another schedule saves is known to the simulator only.
         method = f"{assignment.method}, priced as 1f1b" if self._options.schedule.has_order else assignment.method
         if self._options.load is not None:
             method = f"{method}, experts at quantile {self._options.load.quantile:g} of {self._options.load}"
         proven = replace(assignment, method=method, lower_bound_s=min(bound_s, assignment.objective_s))
+        model, laid, recipe = self._to_lower(found.model, proven)
+        plan = lowered(self._job, model.staged, laid, recipe)
+        taken = Taken(model=model, choice=found.choice, assignment=laid, multipliers=found.multipliers)
+        self._decided_last = Decided(plan=plan, recipe=recipe, taken=taken)
+        return plan
+
+    def _to_lower(self, model: SearchModel, assignment: Assignment) -> tuple[SearchModel, Assignment, Recipe]:
+        """What is lowered, of the graph that was traced, where another one was searched."""
         if self._traced is None:
-            return lower(self._staged, proven, self._job.cluster, self._recipe)
-        graph, recipe = self._to_lower
-        strategies = self._job.memory.tools(self._job.cluster, recipe.mesh).strategies
-        staged, laid = with_factors_of(graph, self._graph, self._staged, proven, strategies)
-        return lower(staged, laid, self._job.cluster, recipe)
+            return model, assignment, self._recipe
+        graph, recipe = self._traced_recipe
+        job, options = self._job, self._options
+        model, laid = with_factors_of(graph, self._graph, model, assignment, job.memory.tools(job.cluster, recipe.mesh).strategies)
+        learn_staged(graph, options, job.cluster, job.memory, model.staged)
+        return model, laid, recipe
 
     @cached_property
-    def _to_lower(self) -> tuple[LogicalGraph, Recipe]:
-        """The graph that was traced, where another one was searched."""
+    def _traced_recipe(self) -> tuple[LogicalGraph, Recipe]:
         assert self._traced is not None
-        job, options, graph = self._job, self._options, self._traced()
-        return graph, _recipe(job, graph, options, job.memory.again(graph, options.again, job.cluster).told)
+        graph = self._traced()
+        return graph, recipe_of(self._job, graph, self._options)
 
     def _is_final(self, plan: Plan, assignment: Assignment) -> bool:
         """Whether the Plan fits, or no lower limit is left to try."""
@@ -354,46 +373,25 @@ class _ShapePlanner:
             return True
         return not self._limits.lower_limit(needed_bytes, assignment.held_bytes, self._least_bytes)
 
-    def dry_run(self, plan: Plan, cost: CostModel | None = None) -> Mapping[int, int]:
-        """The job's dry run; what it gave without prices for the Plan last asked about is not played again."""
+    def _live_bytes(self, plan: Plan) -> Mapping[int, int]:
+        """By the job's dry run without prices; what it gave for the Plan last asked about is not played again."""
         assert self._job.dry_run is not None
-        if cost is not None:
-            return self._job.dry_run(plan, cost)
         if self._played is None or self._played[0] is not plan:
             self._played = plan, self._job.dry_run(plan)
         return self._played[1]
 
     def _needed_bytes(self, plan: Plan) -> int:
         """Bytes of the fullest device: all blocks of its Regsts if they fit, else the live bytes, at equal prices or the cluster's, the larger."""
+        if self._needed is None or self._needed[0] is not plan:
+            self._needed = plan, self._counted_bytes(plan)
+        return self._needed[1]
+
+    def _counted_bytes(self, plan: Plan) -> int:
         if (whole_bytes := max(device_bytes(plan).values())) <= self._memory_bytes:
             return whole_bytes
         cost = AnalyticCost(self._job.cluster)
         if self._job.dry_run is not None:
-            return max(*self.dry_run(plan).values(), *self.dry_run(plan, cost).values())
+            live, priced = self._job.dry_run.at(plan, (None, cost))
+            self._played = plan, live
+            return max(*live.values(), *priced.values())
         return max(*live_bytes(plan).values(), *live_bytes(plan, cost.folded_s(plan)).values())
-
-
-def _recipe(job: Job, graph: LogicalGraph, options: PlanOptions, kept: str) -> Recipe:
-    assert options.micro_batches is not None and options.mesh is not None
-    return Recipe(
-        model=job.model,
-        batch_size=job.batch_size,
-        micro_batches=options.micro_batches,
-        mesh=options.mesh,
-        bucket_bytes=options.bucket_bytes,
-        schedule=options.schedule,
-        quotas=options.quotas,
-        options=options.as_text() | {"graph": job.memory.graph_id(graph)} | ({KEPT_OPTION: kept} if kept else {}),
-        interleave=options.interleave,
-        hold=options.hold,
-        order=given_order(options),
-        routed=options.load is not None,
-    )
-
-
-def _in_flight(recipe: Recipe, num_stages: int) -> list[int]:
-    """Per stage, the micro-batches whose activations it holds."""
-    return [
-        in_flight(recipe.schedule, s, num_stages, recipe.micro_batches, interleave=recipe.interleave, hold=recipe.hold, order=recipe.order)
-        for s in range(num_stages)
-    ]

@@ -14,7 +14,7 @@ from planner.parallelism.options import PlanOptions
 from planner.parallelism.shape import stage_devices
 from planner.stages import Staged, assign_stages, prepare
 
-__all__ = ["staged_graph", "staged_once"]
+__all__ = ["learn_staged", "staged_graph", "staged_once"]
 
 
 def staged_once(graph: LogicalGraph, options: PlanOptions, cluster: Cluster, memory: SearchMemory) -> Staged:
@@ -25,6 +25,12 @@ def staged_once(graph: LogicalGraph, options: PlanOptions, cluster: Cluster, mem
     """
     again = memory.again(graph, options.again, cluster).ops
     return memory.staged(_staged_key(memory.number(graph), options, cluster, again), partial(staged_graph, graph, options, cluster, again))
+
+
+def learn_staged(graph: LogicalGraph, options: PlanOptions, cluster: Cluster, memory: SearchMemory, staged: Staged) -> None:
+    """Have ``staged_once`` find what was made of the graph in another way."""
+    again = memory.again(graph, options.again, cluster).ops
+    memory.staged(_staged_key(memory.number(graph), options, cluster, again), lambda: staged)
 
 
 def _staged_key(number: int, options: PlanOptions, cluster: Cluster, again: frozenset[str]) -> tuple[object, ...]:

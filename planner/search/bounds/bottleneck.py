@@ -37,13 +37,14 @@ def bottleneck_bound(
     s_per_byte: Sequence[float] = (),
     memory_bytes: float = float("inf"),
     time_limit: TimeLimit = NO_LIMIT,
+    enough_s: float = np.inf,
 ) -> tuple[float, Ints]:
     """(1) for the slowest stages of a choice.
 
     Args:
         s_per_byte: per stage, the Lagrange multiplier of memory for the search's own objective, from which those of (1) are searched; empty:
             memory does not bind.   memory_bytes: of a device.
-        time_limit: once it is up, the solver stops with the bound that it has.
+        time_limit: once it is up, the solver stops with the bound that it has.   enough_s: a bound above which no higher one is looked for.
 
     Returns:
         (lower bound on the step in seconds, the choice that gave it, which need not fit in memory).
@@ -59,6 +60,8 @@ def bottleneck_bound(
     for bound, found in _bottleneck_bounds(model, micro, weighted, np.array(s_per_byte, dtype=float), memory_bytes, time_limit):
         if bound > best:
             best, best_choice = bound, found
+        if best >= enough_s:
+            break
     return best, best_choice
 
 

@@ -38,13 +38,14 @@ def solve_guided(
     *,
     time_limit: TimeLimit = NO_LIMIT,
     watch: Watch | None = None,
+    known: Ints | None = None,
 ) -> tuple[Solution, Floats] | None:
     """Search within the memory limit of the model's problem.
 
     Args:
         s_per_byte: per stage, an estimate of its multiplier; 0 where memory does not bind, or where nothing is known.
         memory_bytes: of a device, at least the problem's limit; the bound holds for all choices within it.
-        time_limit: no round begins once it is up.
+        time_limit: no round begins once it is up.   known: a choice, which may be the one that is returned.
 
     Returns:
         (a choice that fits, with a bound; the multipliers that gave the bound); None if no choice fitted in any round, or in time.
@@ -57,6 +58,8 @@ def solve_guided(
     cheap: Ints = np.full(len(blocks), -1)
     best: Ints | None = None
     upper, bound = np.inf, -np.inf
+    if known is not None and problem.feasible(known):
+        best, upper = known, problem.objective(known)
     bound_multiplier = np.array(s_per_byte)
     rounds = ascend(relaxation, bound_multiplier, problem.limit, _MOST_ROUNDS, time_limit)
     for number in range(_MOST_ROUNDS):

@@ -3,5 +3,6 @@
 from planner.search.formulation.build import build_model
 from planner.search.formulation.layout_sets import LayoutSets
 from planner.search.formulation.mesh_tools import MeshTools
+from planner.search.formulation.repriced import repriced
 
-__all__ = ["LayoutSets", "MeshTools", "build_model"]
+__all__ = ["LayoutSets", "MeshTools", "build_model", "repriced"]

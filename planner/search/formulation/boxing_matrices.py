@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from planner.search.zero import DeliveryMode
 from planner.solve.problem import Floats
 
 __all__ = ["BoxingMatrices", "Source"]
+
+_BOXING, _REGATHERING = "boxing", "regathering"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,13 +33,26 @@ class Source:
     bucketed: bool
 
 
+_Key = tuple[object, ...]
+
+
 class BoxingMatrices:
-    """Matrices of a problem, each computed once."""
+    """Matrices of a problem, each computed once.
+
+    known: by all that they depend on beside the prices (``again``).
+    """
 
     def __init__(self, tools: MeshTools) -> None:
         self._costs, self._once = tools.costs, tools.boxing_once_s
-        self._boxing: dict[tuple[object, ...], Floats] = {}
-        self._regathering: dict[tuple[object, ...], Floats] = {}
+        self.known: dict[_Key, Floats] = {}
+
+    def again(self, key: Any) -> Floats:
+        """The matrix that has this key in another ``known``, of a cluster of equal devices, at the prices here."""
+        kind, source, needs, logical, count, bucketed, on_same_stage, _, modes, more = key
+        stands_for = Source(-1, source, 0, count, bucketed)
+        if kind is _REGATHERING:
+            return self.regathering(stands_for, needs, logical, modes, more)
+        return self.boxing(stands_for, needs, logical, stage=0 if on_same_stage else 1, modes=modes, only_local=more)
 
     def boxing(
         self,
@@ -56,10 +72,10 @@ class BoxingMatrices:
             only_local: for each equal share of the source's layouts, whether only boxing without communication is allowed.
         """
         on_same_stage, where = source.stage == stage, self._where(source.stage, stage)
-        key = (source.layouts, needs, logical, source.count, source.bucketed, on_same_stage, where, modes, only_local)
-        matrix = self._boxing.get(key)
+        key = (_BOXING, source.layouts, needs, logical, source.count, source.bucketed, on_same_stage, where, modes, only_local)
+        matrix = self.known.get(key)
         if matrix is None:
-            matrix = self._boxing[key] = source.count * self._once_s(source, needs, logical, stage)
+            matrix = self.known[key] = source.count * self._once_s(source, needs, logical, stage)
             share = len(needs) // len(modes)
             table = self._costs.boxing_table(logical, source.bucketed, with_sum(source.layouts.reductions | needs.reductions))
             rows, columns = source.layouts.places_in(table), needs.places_in(table)
@@ -77,15 +93,16 @@ class BoxingMatrices:
 
     def regathering(self, source: Source, needs: LayoutSet, logical: TensorType, modes: tuple[DeliveryMode, ...], times: int) -> Floats:
         """Seconds per step of a value that is regathered ``times`` times per step; the other modes cost nothing here."""
-        key = (source.layouts, needs, logical, modes, times, self._where(source.stage, source.stage))
-        if key not in self._regathering:
+        where = self._where(source.stage, source.stage)
+        key = (_REGATHERING, source.layouts, needs, logical, source.count, source.bucketed, True, where, modes, times)
+        if key not in self.known:
             matrix = np.zeros((len(source.layouts), len(needs)))
             share = len(needs) // len(modes)
             first = modes.index(DeliveryMode.REGATHERED) * share
             once_s = self._worked_out(source, LayoutSet(needs.layouts[:share]), logical, source.stage)
             matrix[:, first : first + share] = times * np.where(np.isfinite(once_s), once_s, 0.0)
-            self._regathering[key] = matrix
-        return self._regathering[key]
+            self.known[key] = matrix
+        return self.known[key]
 
     def _where(self, src_stage: int, dst_stage: int) -> tuple[int, ...]:
         """What of the two stages makes a difference to prices; among equal devices it is only whether they are one."""

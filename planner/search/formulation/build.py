@@ -168,6 +168,7 @@ class _Builder:
                 for key, modes in self.modes.items()
                 if DeliveryMode.COPIED in modes and self.delivery.is_parameter(key[0]) and self.delivery.regathers_per_step(*key) == 1
             ),
+            self.matrices.known,
         )
 
     def _add_state(self, value: str) -> None:

@@ -205,3 +205,29 @@ def test_the_second_process_traces_nothing() -> None:
     assert shares.graph_of(1) is not None
     with pytest.raises(Unsupported, match="not traced for 4 micro-batches"):
         shares.graph_of(4)
+
+
+class Said:
+    """A second process that has sent these messages so far."""
+
+    def __init__(self, *messages: tuple[int, Closer | bool]) -> None:
+        self.messages = list(messages)
+
+    def poll(self, seconds: float = 0.0) -> bool:
+        return bool(self.messages)
+
+    def recv(self) -> tuple[int, Closer | bool]:
+        return self.messages.pop(0)
+
+
+def test_what_the_second_process_has_said_is_known_without_waiting_once_it_says_that_this_is_all() -> None:
+    shares, asked, found = bounds(), Shape(1, 1, (4,)), Closer(bound_s=3.0)
+    ahead = Ahead(shares, lambda *_: iter(()), [asked], after_s=0.0, allowed=lambda: False)
+    assert ahead.known(asked, BoundKind.ROOFLINE) is None
+    place = ahead._place(asked, BoundKind.ROOFLINE)
+    second = Said((place, found))
+    ahead._second = 0, second  # type: ignore[assignment]
+    assert ahead.known(asked, BoundKind.ROOFLINE) is None
+    second.messages.append((place, True))
+    assert ahead.known(asked, BoundKind.ROOFLINE) == [found]
+    assert ahead.known(asked, BoundKind.UNLIMITED) is None

@@ -125,7 +125,7 @@ def test_bounds_of_a_cut_inside_of_a_block_know_what_it_leaves_kept() -> None:
     staged = prepare(graph, assign_stages(graph, 2, cuts), 2, recompute=again_of(graph, "blocks", quick_links(2)).ops).graph
 
     def ops_of(bounds: ShapeBounds) -> int:
-        return sum(piece.times * sum(not is_view(op) for op in piece.graph.ops) for piece in bounds._pieces_of(shape))
+        return sum(piece.times * sum(not is_view(op) for op in piece.graph.ops) for piece in bounds.pieces_of(shape))
 
     assert ops_of(bounds) <= sum(not is_view(op) for op in staged.ops) < ops_of(whole)
 
@@ -272,6 +272,7 @@ def test_a_dry_run_by_the_compiled_engine_counts_the_planners_live_bytes(monkeyp
     cost = AnalyticCost(cluster)
     assert dict(simulator.dry_run(plan)) == live_bytes(plan)
     assert dict(simulator.dry_run(plan, cost)) == live_bytes(plan, cost.folded_s(plan))
+    assert simulator.dry_run.at(plan, (cost, None, cost)) == tuple(simulator.dry_run(plan, one) for one in (cost, None, cost))
 
 
 @pytest.mark.thorough

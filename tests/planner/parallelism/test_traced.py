@@ -241,9 +241,9 @@ def test_the_decisions_of_a_search_are_not_taken_for_a_graph_of_another_size() -
     with pytest.raises(Differs):
         other_factors(program.graph(4), program.graph(2))
     staged = Staged(program.graph(2), {op.id: 0 for op in program.graph(2).ops}, 1)
-    found = find_layouts(build_model(staged, (2,), local, (), 2)).assignment()
+    found = find_layouts(build_model(staged, (2,), local, (), 2))
     with pytest.raises(Differs):
-        with_factors_of(program.graph(4), program.graph(2), staged, found, StrategySets((2,)))
+        with_factors_of(program.graph(4), program.graph(2), found.model, found.assignment(), StrategySets((2,)))
 
 
 class Mean(torch.nn.Module):
@@ -261,8 +261,11 @@ def test_factors_of_the_traced_graph_are_put_where_the_passes_would_put_them(rec
     traced, scaled = program.graph(4), scaled_graph(program.graph(1), program.graph(2), (64, 32), 16)
     assert scaled is not None
     searched, wanted = (prepare(graph, assign_stages(graph, 2), 2, recompute=recompute) for graph in (scaled, traced))
-    found = find_layouts(build_model(searched, (2,), resolve_cluster("local:4"), (), 4)).assignment()
-    staged, laid = with_factors_of(traced, scaled, searched, found, StrategySets((2,)))
+    found = find_layouts(build_model(searched, (2,), resolve_cluster("local:4"), (), 4))
+    model, laid = with_factors_of(traced, scaled, found.model, found.assignment(), StrategySets((2,)))
+    staged, built = model.staged, build_model(wanted, (2,), resolve_cluster("local:4"), (), 4)
+    assert built.has_choices_of(model)
+    assert model.decode(found.choice, "", 0.0, 0.0).ops == built.decode(found.choice, "", 0.0, 0.0).ops == laid.ops
     changed = {op.id for op, other in zip(staged.graph.ops, searched.graph.ops, strict=True) if op != other}
     assert staged == wanted and changed and any("~" in op_id for op_id in changed) is recompute
     assert all(laid.ops[op.id].op.args == op.args for op in staged.graph.ops if op.id in changed)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
 import pytest
 
 from planner.cost.clusters import preset
+from planner.ir.cluster import Cluster
 from planner.ir.collective import sent_bytes
 from planner.ir.errors import Unsupported
 from planner.ir.plan import Boxing, Fragment, Plan
 from planner.ir.sbp import Split
 from planner.parallelism.make import PlanOptions, make_plan
+from planner.parallelism.memory import SearchMemory
+from planner.search import build_model
 from planner.search.context import Context
+from planner.search.formulation import repriced
+from planner.stages import prepare
 from planner.validate import validate
 from zoo import ZOO
 
@@ -85,3 +93,24 @@ def test_a_sequence_shorter_than_its_parts_is_refused_with_the_numbers() -> None
 def test_fewer_heads_than_parts_are_refused_with_the_numbers() -> None:
     with pytest.raises(Unsupported, match=r"context heads cuts its 4 heads on mesh 8, and no axis divides them"):
         long_plan(8, Context.HEADS, heads=4, key_heads=4, rows=16)
+
+
+def test_what_travels_around_a_ring_takes_the_seconds_of_each_cluster_whoever_was_asked_before() -> None:
+    """Searches of one memory share the seconds of ops by device and mesh; planted: a ring's were among them."""
+    memory, mesh = SearchMemory(), (16,)
+    source = ZOO["llama3"](layers=1, width=256, heads=2, kv_heads=2, hidden=64, vocab=64, batch=1, seq=ROWS, dtype="bf16")
+    graph, cluster = source.graph(1), preset("h100-sxm:2")
+    assert cluster.nic is not None
+    slower = replace(cluster, nic=replace(cluster.nic, bandwidth_bytes_per_s=cluster.nic.bandwidth_bytes_per_s / 100))
+    staged = prepare(graph, {op.id: 0 for op in graph.ops}, 1)
+
+    def least_s(there: Cluster, known: SearchMemory) -> float:
+        model = build_model(staged, mesh, there, (), 1, context=Context.RING, tools=known.tools(there, mesh))
+        ops = [op.id for op in staged.graph.ops if op.target == "regista.attention"]
+        return max(float(model.problem.costs[model.ops[op][0]].min()) for op in ops)
+
+    here = [least_s(there, memory) for there in (cluster, slower)]
+    assert here == [least_s(there, SearchMemory()) for there in (cluster, slower)]
+    assert here[0] < here[1]
+    tools = memory.tools(cluster, mesh)
+    assert repriced(build_model(staged, mesh, cluster, (), 1, context=Context.RING, tools=tools), memory.tools(slower, mesh), inf) is None

@@ -9,7 +9,7 @@ from matrix import program, read_plan
 
 from planner.ir.errors import PlanDoesNotComputeProgram
 from planner.ir.plan import Plan
-from planner.validate import ProvenPlans, once
+from planner.validate import ProvenPlans, once, validate
 
 
 def test_what_differs_in_its_record_alone_is_proven_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,5 +30,13 @@ def test_any_other_field_that_was_made_anew_is_proven_anew() -> None:
     wrong = replace(plan, states=plan.states[1:])
     with pytest.raises(PlanDoesNotComputeProgram):
         proofs.prove(wrong)
-    read = {"tasks", "regsts", "states", "streams", "placements", "gradients", "loss", "outputs", "batch_inputs", "micro_batches"}
+    read = {"tasks", "regsts", "states", "placements", "gradients", "loss", "outputs", "batch_inputs", "micro_batches"}
     assert read <= {f.name for f in fields(Plan)} - once._RECORD
+
+
+@pytest.mark.parametrize("variant", ["zero1", "pipeline2_data2"])
+def test_a_proof_reads_no_order_of_streams(variant: str) -> None:
+    plan = read_plan("mlp", variant, "fp32")
+    assert validate(replace(plan, streams=()), program("mlp", "fp32"), is_verified=True) == validate(
+        plan, program("mlp", "fp32"), is_verified=True
+    )

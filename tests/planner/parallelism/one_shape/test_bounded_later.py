@@ -59,7 +59,7 @@ def test_a_bound_that_leaves_no_more_open_than_is_allowed_stands_in_the_plan_and
 
 
 def test_a_bound_that_leaves_more_open_is_followed_by_that_of_the_slowest_stages() -> None:
-    assert planned(lambda: 0.0, gap=1e-6) == planned() != planned(lambda: 0.0)
+    assert planned(lambda: 0.0, gap=0.0) == planned() != planned(lambda: 0.0)
 
 
 def test_what_the_bound_of_the_slowest_stages_finds_is_lowered_if_it_is_quicker(monkeypatch: pytest.MonkeyPatch) -> None:

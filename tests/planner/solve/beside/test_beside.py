@@ -52,6 +52,19 @@ def test_what_goes_wrong_in_the_second_process_the_first_does_itself(how: str) -
     assert beside.result() == "first" and beside.process is None
 
 
+def test_who_waits_does_other_work_until_there_is_none_or_the_result_is_there() -> None:
+    beside, left = Beside(lambda: sleep(0.3) or os.getpid(), allowed=lambda: True), 3
+    beside.start()
+    process = beside.process
+
+    def meanwhile() -> bool:
+        nonlocal left
+        left -= left > 0
+        return left > 0
+
+    assert beside.result(meanwhile) == process and left == 0
+
+
 def test_what_the_function_raises_the_first_process_raises() -> None:
     def work() -> int:
         raise Unsupported("no such layout; ask for another one")
