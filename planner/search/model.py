@@ -83,9 +83,9 @@ class SearchModel:
     matrices: Mapping[tuple[object, ...], Floats] = field(default_factory=dict)
 
     def has_choices_of(self, other: SearchModel) -> bool:
-        """Whether a choice of the other model means the same in this one: the same nodes, with strategies that lay what they stand for alike."""
-        if self is other:
-            return True
+        """Whether a choice of the other model means the same in this one: the same nodes, with strategies that lay alike on the same mesh."""
+        if self is other or self.costs.mesh != other.costs.mesh:
+            return self is other
         nodes = [(list(map(len, m.problem.costs)), m.states, m.deliveries, m.delivery_modes, m.forward_only) for m in (self, other)]
         if nodes[0] != nodes[1] or self.ops.keys() != other.ops.keys():
             return False

@@ -95,6 +95,16 @@ def test_plans_on_other_links_are_those_of_searches_that_know_nothing(monkeypatc
     assert {"all", "others", "orders"} == set(made)
 
 
+def test_layouts_on_one_mesh_are_not_taken_for_those_of_the_same_name_on_another() -> None:
+    """Meshes of as many axes have the same strategies by layout, and other parts."""
+    memory, cluster = SearchMemory(), resolve_cluster("dgx-a100:8")
+    step = program_of("zoo:mlp?batch=64&width=64&hidden=64&depth=1").graph(1)
+    for mesh in ((16, 4), (8, 8), (16, 4)):
+        options = PlanOptions(stages=1, micro_batches=1, mesh=mesh)
+        warm, cold = (plan_one_shape(job(cluster, kept), step, options) for kept in (memory, None))
+        assert warm == cold
+
+
 @pytest.mark.parametrize("schedule", [Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_AUTO], ids=lambda schedule: schedule.value)
 def test_decisions_are_lowered_alike_under_every_schedule(schedule: Schedule) -> None:
     memory, options = SearchMemory(), replace(OPTIONS, schedule=schedule)
