@@ -27,7 +27,7 @@ from planner.search import assign, build_model
 from planner.search.formulation import repriced
 from planner.search.model import SearchModel, Standing
 from regista.api import program_of
-from regista.clusters import resolve_cluster
+from regista.clusters import local_cluster, resolve_cluster
 
 MODEL = "zoo:gpt?layers=4&width=64&heads=4&vocab=128&batch=16&seq=32&optimizer=sgd"
 OPTIONS = PlanOptions(stages=2, micro_batches=8, mesh=(2,), recompute=False)
@@ -97,7 +97,7 @@ def test_plans_on_other_links_are_those_of_searches_that_know_nothing(monkeypatc
 
 def test_layouts_on_one_mesh_are_not_taken_for_those_of_the_same_name_on_another() -> None:
     """Meshes of as many axes have the same strategies by layout, and other parts."""
-    memory, cluster = SearchMemory(), resolve_cluster("dgx-a100:8")
+    memory, cluster = SearchMemory(), local_cluster(64)
     step = program_of("zoo:mlp?batch=64&width=64&hidden=64&depth=1").graph(1)
     for mesh in ((16, 4), (8, 8), (16, 4)):
         options = PlanOptions(stages=1, micro_batches=1, mesh=mesh)
