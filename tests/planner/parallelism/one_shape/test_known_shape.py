@@ -13,17 +13,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from planner.frontend import Program
 from planner.ir.cluster import Cluster
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
+from planner.ir.sbp import NdSbp
+from planner.lower.build import lower
+from planner.lower.drafts import Before
 from planner.parallelism.memory import SearchMemory
 from planner.parallelism.one_shape import Job, OtherBound, is_known, lowered, plan_one_shape
 from planner.parallelism.one_shape.closer import CloserBound
+from planner.parallelism.one_shape.job import recipe_of
 from planner.parallelism.one_shape.staged import staged_once
 from planner.parallelism.options import PlanOptions
 from planner.schedule import Schedule
-from planner.search import assign, build_model
+from planner.search import assign, build_model, find_layouts
 from planner.search.formulation import repriced
 from planner.search.model import SearchModel, Standing
 from regista.api import program_of
@@ -103,6 +109,38 @@ def test_layouts_on_one_mesh_are_not_taken_for_those_of_the_same_name_on_another
         options = PlanOptions(stages=1, micro_batches=1, mesh=mesh)
         warm, cold = (plan_one_shape(job(cluster, kept), step, options) for kept in (memory, None))
         assert warm == cold
+
+
+class Scaled(torch.nn.Module):
+    """Number by number, so no op says a size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors = torch.nn.Parameter(torch.zeros(64, 64))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(rows * self.factors)
+
+
+def test_fragments_whose_ops_read_alike_and_whose_parts_differ_are_not_taken_from_another_plan() -> None:
+    """A sigmoid says nothing of sizes: on whole inputs it is the same op as on a quarter of them."""
+    cluster, options = linked(1.0), PlanOptions(stages=1, micro_batches=1, mesh=(4,))
+    rows = torch.zeros(64, 64, device="meta")
+    step = Program(Scaled().to("meta"), (rows, rows), torch.nn.functional.mse_loss).graph(1)
+    here = job(cluster)
+    staged, recipe = staged_once(step, options, cluster, here.memory), recipe_of(here, step, options)
+    model, whole = build_model(staged, (4,), cluster, (), 1), NdSbp.broadcast(1)
+    choice = find_layouts(model).choice
+    made = [model.decode(choice, "", 0.0, 0.0)]
+    for node, menu in model.ops.values():
+        choice[node] = next(n for n, s in enumerate(menu) if {*s.inputs, *s.outputs} == {whole})
+    for node, layouts in (*model.states.values(), *model.deliveries.values()):
+        choice[node] = layouts.index(whole)
+    made.append(model.decode(choice, "", 0.0, 0.0))
+    plans = [lower(staged, assignment, cluster, recipe) for assignment in made]
+    assert plans[0].tasks != plans[1].tasks
+    for mine, other in ((0, 1), (1, 0)):
+        assert lower(staged, made[mine], cluster, recipe, Before(plans[other], made[other])) == plans[mine]
 
 
 @pytest.mark.parametrize("schedule", [Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_AUTO], ids=lambda schedule: schedule.value)
