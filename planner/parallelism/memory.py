@@ -216,7 +216,7 @@ class SearchMemory:
         return self._proven[1]
 
     def decide(self, decided: Decided) -> None:
-        """Keep what a Plan was made of."""
+        """Remember a Plan and what it was made of; the oldest of too many is forgotten."""
         self.latest = [*self.latest[1 - _LATEST_PLANS :], decided]
 
     def decided(self, plan: Plan, cluster: Cluster) -> Decided | None:

@@ -44,7 +44,7 @@ class Assignment:
     routes: Mapping[Reader, tuple[Move, ...]] = field(default_factory=dict)
 
     def decides_as(self, other: Assignment) -> bool:
-        """Whether both decide the same, whatever it costs."""
+        """Whether both have the same layouts and routes; what they cost and how they were found may differ."""
         mine, theirs = ((a.states, a.pinned, a.delivered, a.regathered, a.routes, a.ops) for a in (self, other))
         return mine == theirs
 

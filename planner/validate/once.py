@@ -21,7 +21,7 @@ class ProvenPlans:
     known: list[Plan] = field(default_factory=list)
 
     def prove(self, plan: Plan) -> None:
-        """Prove that a verified Plan computes the program, unless one was proven that differs in its record, or in orders, alone.
+        """Prove that a verified Plan computes the program; not again if a proven Plan differs only in its record or in orders of streams.
 
         Raises:
             PlanDoesNotComputeProgram: as planner.validate.validate.

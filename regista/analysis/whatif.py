@@ -224,7 +224,7 @@ class _Standing:
     _on: tuple[SearchModel, Standing | None] | None = None
 
     def on(self, model: SearchModel) -> Standing | None:
-        """None: the new problem has no such choice, for example because the ways of delivering values are choices in one of them alone."""
+        """The old choice as one of the new problem; None: that has no such choice, for example if only one of the two was limited in memory."""
         if self._on is None or not model.has_choices_of(self._on[0]):
             self._on = model, self._choice(model)
         return self._on[1]

@@ -152,7 +152,7 @@ class Ahead:
         return False
 
     def tell_enough(self, bound_s: float) -> None:
-        """Tell the second process from which bound on, in seconds, a shape is dismissed, unless it is too busy to listen."""
+        """Tell the second process the bound in seconds that dismisses a shape; while it is too busy to listen, it is not told."""
         self._send(_Enough(bound_s))
 
     def ask_for_trace(self, micro_batches: int) -> bool:

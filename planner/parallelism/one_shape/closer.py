@@ -130,7 +130,7 @@ class LaterBounds:
         return found
 
     def look(self) -> None:
-        """Begin with the closer bound, if it is known by now that the other one leaves too much open."""
+        """Start the closer bound if the other one is known by now and too low."""
         if self.closer is not None and self.other is not None and self._leaves_too_much(self.other, self.closer.found):
             self.closer.start()
 

@@ -62,7 +62,8 @@ def recipe_of(job: Job, graph: LogicalGraph, options: PlanOptions) -> Recipe:
 
 def is_known(job: Job, graph: LogicalGraph, options: PlanOptions) -> bool:
     """Whether a search with the same memory has taken a choice for the shape lately.   options: with stages, mesh and micro-batches."""
-    return any(known.recipe == recipe_of(job, graph, options) for known in job.memory.latest)
+    recipes = [known.recipe for known in job.memory.latest]
+    return bool(recipes) and recipe_of(job, graph, options) in recipes
 
 
 def in_flight_of(recipe: Recipe, num_stages: int) -> list[int]:

@@ -309,7 +309,7 @@ class _ShapePlanner:
         )
 
     def _standing(self) -> Standing | None:
-        """An earlier choice for the shape: the one that is given, or of a long model the one that a search with the same memory took last."""
+        """An earlier choice for this shape: the one given with the job, else, for a long model, the latest in the memory; None: there is none."""
         model = self._model
         if self._job.standing is not None:
             return self._job.standing(model)

@@ -104,12 +104,11 @@ def whole_model_bounds(
 
 def _weighted(model: SearchModel, choice: Ints) -> tuple[Floats, Problem]:
     """(how often (1) counts a micro-batch of each stage, the problem whose objective is the right side of (1))."""
-    micro_s, once_s = model.stage_s(choice)
-    stages = model.staged.num_stages
+    stages, (slow, slow_once) = model.staged.num_stages, model.slowest_stages(choice)
     micro = np.full(stages, 1.0)
-    micro[int(micro_s.argmax())] = model.micro_batches
+    micro[slow] = model.micro_batches
     once = np.zeros(stages)
-    once[int(once_s.argmax())] = 1.0
+    once[slow_once] = 1.0
 
     def weight(stage: int, count: int) -> float:
         return float(micro[stage]) / count if count > 1 else float(once[stage])
