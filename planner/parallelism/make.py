@@ -20,9 +20,10 @@ from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.kinds import best_of_kinds, least_step_s
 from planner.parallelism.memory import SearchMemory
 from planner.parallelism.one_shape import Job, OtherBound, bound_one_shape, is_known, plan_one_shape
-from planner.parallelism.options import SHARES, PlanOptions, check_options
+from planner.parallelism.options import SHARES, PlanOptions, check_options, of_shape, of_shape_alone
 from planner.parallelism.proof import SearchCutShort, check_search, with_open_parts
 from planner.parallelism.proof.would_fit import would_fit
+from planner.parallelism.proven import ProvenShapes, proven_on
 from planner.parallelism.replicated import Replicated, refuse_ops_without_rule, replicated_work
 from planner.parallelism.shape import Shape, most_stages, shapes
 from planner.parallelism.shape_search import RunnerUp, ShapeSearch, ShapeWatch
@@ -143,7 +144,7 @@ def _searched(
         if len(open_shapes) == 1:
             (shape,) = open_shapes
             plans = FoundPlans(
-                plan=_one_shape(job, graph_of(shape.micro_batches), _fixed(options, shape), time_limit.clock), least_other_s=inf
+                plan=_one_shape(job, graph_of(shape.micro_batches), of_shape(options, shape), time_limit.clock), least_other_s=inf
             )
         else:
             with collector_paused():
@@ -206,7 +207,7 @@ def _best_plans(
 
     def before(shape: Shape) -> bool:
         """Ask for the trace; whether the second process is to bound the end stages: not of a shape whose slowest stages are known (LaterBounds)."""
-        return not is_known(job, graphs_of(shape)[0], _pinned(options, shape))
+        return not is_known(job, graphs_of(shape)[0], of_shape_alone(options, shape))
 
     def known_ends_s(shape: Shape) -> float | None:
         known = aheads[-1].known(shape, BoundKind.WITHIN_MEMORY)
@@ -216,12 +217,12 @@ def _best_plans(
         other, ahead = OtherBound(bound_s=lambda: 0.0, gap=_SHAPE_GAP, known_s=lambda: 0.0, meanwhile=aheads[-1].bound_next), aheads[-1]
         if not runner_up:
             other = replace(other, found=lambda step_s: ahead.tell_enough(step_s * (1 - _SHAPE_GAP)))
-        if is_known(job, graph, _pinned(options, shape)):
+        if is_known(job, graph, of_shape_alone(options, shape)):
             return other
         return replace(other, bound_s=partial(end_stages_s, shape, memory_binds), known_s=partial(known_ends_s, shape))
 
     def work_out(shape: Shape, memory_binds: bool) -> tuple[float, float]:
-        fixed = _pinned(options, shape)
+        fixed = of_shape_alone(options, shape)
         share_s = options.seconds * _SHARE_OF_A_SHAPE
         # Once the time is up, shapes are worked out until one is, each for its share, so that there is a plan.
         is_up = time_limit.is_up()
@@ -243,7 +244,7 @@ def _best_plans(
         return plan.search.objective_s, plan.search.lower_bound_s
 
     def bound_whole(shape: Shape, memory_binds: bool, kind: BoundKind) -> Iterator[float]:
-        fixed = _pinned(options, shape)
+        fixed = of_shape_alone(options, shape)
         part, s_per_byte = time_limit.part(options.seconds * _SHARE_OF_A_SHAPE), partial(bounds.s_per_byte, shape)
         graph = bounds.graph_for_prices(shape.micro_batches)
         ends = kind is BoundKind.END_STAGES
@@ -261,6 +262,9 @@ def _best_plans(
             given_up=given_up,
         )
         return _found(plans, shape, bound_s, options, given_up)
+    first = graph_of(options.micro_batches or 1)
+    asked = job.memory.number(first), job.batch_size, replace(options, seconds=inf)  # a bound that the time ended holds, too
+    earlier = job.memory.bounds_of(asked) if len(first.ops) > _LONG else ()
     search = ShapeSearch(
         bounds,
         work_out,
@@ -270,12 +274,16 @@ def _best_plans(
         on_progress=on_shape,
         before=before,
         ahead=ahead_of,
+        known=proven_on(job.cluster, earlier),
+        first=earlier[-1].best if earlier else None,
     )
     other = None
     if runner_up:
         shape, bound_s, other = search.two_best(candidates)
     else:
         shape, bound_s = search.best(candidates)
+    enough_s = plans[shape].search.objective_s * (1 - _SHAPE_GAP)
+    job.memory.keep_bounds(ProvenShapes(asked=asked, cluster=job.cluster, best=shape, enough_s=enough_s, bounds=search.known))
     return _found(plans, shape, bound_s, options, search.given_up, other)
 
 
@@ -336,7 +344,7 @@ def _one_shape(job: Job, graph: LogicalGraph, options: PlanOptions, clock: Clock
     if options.recompute is True:
         check_recompute(graph)
     mesh = options.mesh if options.mesh is not None else (job.cluster.num_devices // stages,)
-    fixed = _fixed(options, Shape(stages, micro_batches, mesh))
+    fixed = of_shape(options, Shape(stages, micro_batches, mesh))
     again = options.again_if_unfit if options.method is Method.EXACT else ()
     with collector_paused():
         limit = TimeLimit(options.seconds, clock)
@@ -379,16 +387,6 @@ def _stages_of(options: PlanOptions, graph: LogicalGraph, shape: Shape) -> Mappi
     """The stage of every op in a shape's own cut, where devices are of one kind."""
     number = shape.stages * options.interleave
     return assign_stages(graph, number, options.cuts, balance=options.balance, micro_batches=shape.micro_batches)
-
-
-def _fixed(options: PlanOptions, shape: Shape) -> PlanOptions:
-    recompute = recompute_of(shape.recompute) if shape.recompute else options.recompute
-    return replace(options, stages=shape.stages, micro_batches=shape.micro_batches, mesh=shape.mesh, recompute=recompute)
-
-
-def _pinned(options: PlanOptions, shape: Shape) -> PlanOptions:
-    """As ``_fixed``; a shape without recomputation has none."""
-    return replace(_fixed(options, shape), recompute=recompute_of(shape.recompute or "none"))
 
 
 _LONG = 5_000

@@ -8,6 +8,7 @@ cuts of a model           by its graph, the cut and the device                  
 graphs with stages        by the graph, the stages and what is recomputed                                                       -> SearchMemory.staged()
 what is recomputed        by the graph, what is asked for, and the device                                                       -> SearchMemory.again()
 choices of layouts        by the Plan that was made of them; of the latest Plans alone                                         -> SearchMemory.decided()
+bounds of shapes          by what was asked for; of the latest searches alone                                               -> SearchMemory.bounds_of()
 proven Plans              by the program, as an object; the latest alone                                                        -> SearchMemory.proven()
 
 Equal graphs have one number, by which all this is kept: to compare two that differ takes a moment, to read either through a quarter of a second.
@@ -28,6 +29,7 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.ir.text import content_id
 from planner.lower.build import Recipe
+from planner.parallelism.proven import ProvenShapes
 from planner.search.bounds.pieces import ModelPiece, model_pieces
 from planner.search.bounds.scaled import scaled_graph, scaled_pieces
 from planner.search.formulation import LayoutSets, MeshTools
@@ -43,6 +45,7 @@ __all__ = ["CutParts", "Decided", "KnownOfGraph", "SearchMemory", "again_of"]
 _LATEST = 16
 """So many graphs are known by identity beside the first of each content."""
 _LATEST_PLANS = 4
+_LATEST_SEARCHES = 8
 _Mesh = tuple[int, ...]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -112,6 +115,7 @@ class SearchMemory:
     """Number -> the graph's content id; of a scaled one, what it was scaled from, and to what."""
     latest: list[Decided] = field(default_factory=list)
     _proven: tuple[object, list[Plan]] | None = None
+    _searches: list[ProvenShapes] = field(default_factory=list)
 
     def tools(self, cluster: Cluster, mesh: tuple[int, ...]) -> MeshTools:
         """The costs, strategies and layout sets of a mesh, as build_model takes them."""
@@ -214,6 +218,14 @@ class SearchMemory:
             self._proven = program, []
         del self._proven[1][:-_LATEST_PLANS]
         return self._proven[1]
+
+    def keep_bounds(self, search: ProvenShapes) -> None:
+        """Remember what a search has proven of its shapes."""
+        self._searches = [*self._searches[1 - _LATEST_SEARCHES :], search]
+
+    def bounds_of(self, asked: object) -> Sequence[ProvenShapes]:
+        """What searches of the same have proven, the latest last.   asked: all on which it depends beside the cluster."""
+        return [search for search in self._searches if search.asked == asked]
 
     def decide(self, decided: Decided) -> None:
         """Remember a Plan and what it was made of; the oldest of too many is forgotten."""

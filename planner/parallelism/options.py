@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, prod
 
 from planner.cost.routing import ExpertLoad
@@ -12,14 +12,14 @@ from planner.ir.errors import Unsupported
 from planner.ir.graph import Mode
 from planner.ir.units import MB
 from planner.parallelism.asked_quotas import text_of_quotas
-from planner.parallelism.shape import stage_devices
+from planner.parallelism.shape import Shape, stage_devices
 from planner.schedule import PipelineSchedule, Schedule, check_schedule, from_torch_csv
 from planner.search import Method
 from planner.search.context import Context
 from planner.search.zero import LEVELS
 from planner.stages.recompute.asked import BLOCKS, SELECTIVE, Recompute, recompute_of
 
-__all__ = ["SHARES", "PlanOptions", "by", "check_options", "given_order"]
+__all__ = ["SHARES", "PlanOptions", "by", "check_options", "given_order", "of_shape", "of_shape_alone"]
 
 SHARES = ("80%", "60%", "40%", "20%")
 """Tried in turn by ``selective``."""
@@ -100,6 +100,17 @@ class PlanOptions:
             **({} if not self.order else {"order": self.order}),
             **({} if self.mode is Mode.TRAIN else {"mode": self.mode.value}),
         }
+
+
+def of_shape(options: PlanOptions, shape: Shape) -> PlanOptions:
+    """The options with the shape's stages, mesh, micro-batches and, if it has any, recomputation."""
+    recompute = recompute_of(shape.recompute) if shape.recompute else options.recompute
+    return replace(options, stages=shape.stages, micro_batches=shape.micro_batches, mesh=shape.mesh, recompute=recompute)
+
+
+def of_shape_alone(options: PlanOptions, shape: Shape) -> PlanOptions:
+    """As ``of_shape``; a shape without recomputation has none."""
+    return replace(of_shape(options, shape), recompute=recompute_of(shape.recompute or "none"))
 
 
 def check_options(options: PlanOptions, cluster: Cluster) -> None:

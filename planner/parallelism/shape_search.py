@@ -26,6 +26,7 @@ from math import inf, prod
 from planner.ir.errors import InvalidProgram, OutOfMemory, Unsupported
 from planner.parallelism.bounding import Ahead, BoundKind, Closer, Entry, WholeBounds
 from planner.parallelism.bounds import ShapeBounds
+from planner.parallelism.proven import ProvenBound
 from planner.parallelism.shape import Shape, with_next
 from planner.solve.problem import NotFoundInTime
 from planner.stages.recompute.asked import BLOCKS
@@ -63,6 +64,7 @@ class ShapeSearch:
     gap: a shape that could be better by at most this share of the best step is not worked out.
     given_up: shape -> its bound in seconds, of shapes of which no plan that was tried fits, which does not prove that none does; the bound over all
         shapes leaves them out.
+    known: what is known of shapes before they are bounded; it grows.   first: is worked out before all others, where it may fit.
     """
 
     bounds: ShapeBounds
@@ -74,6 +76,8 @@ class ShapeSearch:
     before: Callable[[Shape], bool] = lambda _: True
     ahead: Callable[[ShapeBounds, WholeBounds, Sequence[Shape]], Ahead] = Ahead
     given_up: dict[Shape, float] = field(default_factory=dict)
+    known: dict[Shape, ProvenBound] = field(default_factory=dict)
+    first: Shape | None = None
     _ahead: Ahead = field(init=False)
     _queue: list[Entry] = field(default_factory=list)
     _entered: set[Shape] = field(default_factory=set)
@@ -164,7 +168,10 @@ class ShapeSearch:
             if not is_up:
                 self._ahead.start(self._queue, bound_whole=self._may_dismiss(place))
             least_s, shape, bound_kind, memory_binds = entry = self._take(is_up)
-            is_closest = bound_kind is BoundKind.WHOLE_MODEL or (bound_kind is BoundKind.WITHIN_MEMORY and not self._may_dismiss(place))
+            is_first, self.first = shape == self.first, None
+            is_closest = (
+                is_first or bound_kind is BoundKind.WHOLE_MODEL or (bound_kind is BoundKind.WITHIN_MEMORY and not self._may_dismiss(place))
+            )
             if is_closest and self._worked and left_s < self._longest_s:
                 heapq.heappush(self._queue, entry)
                 break
@@ -182,7 +189,7 @@ class ShapeSearch:
                 heapq.heappush(self._queue, entry)
                 return False
             except OutOfMemory as error:
-                self._refuse(least_s, shape, error)
+                self._refuse(shape, error)
             except (InvalidProgram, Unsupported) as error:
                 self._refuse_by(error)
             if self.on_progress is not None:
@@ -191,8 +198,8 @@ class ShapeSearch:
         return True
 
     def _take(self, is_up: bool) -> Entry:
-        """Remove the entry of least bound; once the time is up, of least bound among shapes bounded within memory, if there are any."""
-        closest = [entry for entry in self._queue if entry[2] >= BoundKind.WITHIN_MEMORY] if is_up else []
+        """Remove the entry of the first shape, or that of least bound; once the time is up, of those bounded within memory, if any."""
+        closest = [entry for entry in self._queue if (entry[2] >= BoundKind.WITHIN_MEMORY if is_up else entry[1] == self.first)]
         if not closest:
             return heapq.heappop(self._queue)
         entry = min(closest)
@@ -241,25 +248,30 @@ class ShapeSearch:
         finally:
             self._longest_s = max(self._longest_s, self.bounds.time_limit.elapsed_s() - began_s)
         self._worked[shape] = step_s, max(bound_s, least_s)
+        self.known[shape] = self.known[shape].with_bound(BoundKind.WHOLE_MODEL, bound_s, memory_binds)
 
     def _enter(self, least_s: float, shape: Shape) -> None:
         """Put a shape into the queue, unless it has been there or its lower bound on memory exceeds the device's."""
         if shape in self._entered:
             return
         self._entered.add(shape)
-        memory, floor = self.bounds.cluster.device.memory_bytes, self.bounds.floor_bytes(shape)
+        entered = ProvenBound(bound_s=least_s, unlimited_s=least_s)
+        self.known[shape] = known = entered.and_also(self.known.get(shape, entered))
+        memory, floor = self.bounds.cluster.device.memory_bytes, max(self.bounds.floor_bytes(shape), known.too_large_bytes)
         if floor > memory:
-            self._refuse(least_s, shape, self._too_large(shape, floor))
-        else:
-            heapq.heappush(self._queue, (least_s, shape, BoundKind.ROOFLINE, False))
+            self._refuse(shape, self._too_large(shape, floor))
+            return
+        heapq.heappush(self._queue, (known.bound_s, shape, known.next_after, known.memory_binds))
+        if known.needs_recompute:
+            self._with_recompute(shape)
 
     def _refuse_by(self, error: Exception) -> None:
         """Keep what a refusal says, without the frames that raised it: they hold the search, and only the collector would free the circle."""
         self._refused.append(error.with_traceback(None))
 
-    def _refuse(self, least_s: float, shape: Shape, error: OutOfMemory) -> None:
+    def _refuse(self, shape: Shape, error: OutOfMemory) -> None:
         self._refuse_by(error)
-        self._with_recompute(least_s, shape)
+        self._with_recompute(shape)
 
     def _too_large(self, shape: Shape, least: float) -> OutOfMemory:
         memory = self.bounds.cluster.device.memory_bytes
@@ -268,13 +280,13 @@ class ShapeSearch:
             f"take more devices, larger ones, or smaller micro-batches"
         )
 
-    def _with_recompute(self, least_s: float, shape: Shape) -> None:
+    def _with_recompute(self, shape: Shape) -> None:
         """The same shape with the next of what is recomputed, of which the first that fits is searched.
 
-        A plan without its recomputed ops is one of the shape without recomputation, whose bound therefore holds; one with a share is none of the
-        shape with another share.
+        A plan without its recomputed ops is one of the shape without recomputation, which may not fit, so that shape's bound of every plan holds;
+        one with a share is none of the shape with another share.
         """
-        recomputed, least_s = with_next(shape, self.recompute), 0.0 if shape.recompute else least_s
+        recomputed, least_s = with_next(shape, self.recompute), 0.0 if shape.recompute else self.known[shape].unlimited_s
         if recomputed is None:
             return
         try:
@@ -283,24 +295,26 @@ class ShapeSearch:
             if recomputed.recompute == BLOCKS:
                 raise
             self._refuse_by(error)
-            self._with_recompute(least_s, recomputed)
+            self._with_recompute(recomputed)
             return
         self._enter(max(least_s, roofline_s), recomputed)
 
     def _bound(self, least_s: float, shape: Shape, bound_kind: BoundKind, memory_binds: bool, enough_s: float) -> None:
         """Put a shape back into the queue by its next bound."""
-        found, bound_s = Closer(bound_s=least_s, memory_binds=memory_binds), least_s
+        found, found_s = Closer(bound_s=0.0, memory_binds=memory_binds), 0.0
         for found in self._ahead.closer(shape, bound_kind, memory_binds):
-            bound_s = max(bound_s, found.bound_s)
-            if bound_s >= enough_s:
+            found_s = max(found_s, found.bound_s)
+            if found_s >= enough_s:
                 break
+        closer_kind, bound_s = BoundKind(bound_kind + 1), max(least_s, found_s)
+        self.known[shape] = self.known[shape].with_bound(closer_kind, found_s, found.memory_binds)
         if found.too_large_bytes:
+            self.known[shape] = replace(self.known[shape], too_large_bytes=found.too_large_bytes)
             raise self._too_large(shape, found.too_large_bytes)
-        closer_kind = BoundKind(bound_kind + 1)
         heapq.heappush(self._queue, (bound_s, shape, closer_kind, found.memory_binds))
         self._ahead.tell(shape, closer_kind, replace(found, bound_s=bound_s))
         if bound_kind is BoundKind.UNLIMITED and found.memory_binds:
-            self._with_recompute(least_s, shape)
+            self._with_recompute(shape)
 
 
 def _no_bounds(_shape: Shape, _memory_binds: bool, _kind: BoundKind) -> Iterator[float]:

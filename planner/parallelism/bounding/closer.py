@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
 
 from planner.parallelism.bounds import ShapeBounds
+from planner.parallelism.proven import BoundKind
 from planner.parallelism.shape import Shape
 from planner.solve.problem import NotFoundInTime
 
@@ -17,19 +17,6 @@ WholeBounds = Callable[[Shape, bool, "BoundKind"], Iterator[float]]
 """(shape, whether memory binds, kind) -> lower bounds on its plans in seconds, each at least the one before, of kind END_STAGES or WHOLE_MODEL.
 
 May raise NotFoundInTime; what came before it holds."""
-
-
-class BoundKind(IntEnum):
-    """The bound by which a shape stands in the queue: (1), (7), (6), (2) or (3) of planner.parallelism.bounds, of its first and last stage
-    (planner.search.bounds.end_stages), or of its whole model, ever slower."""
-
-    ROOFLINE = 1
-    FORWARD_PART = 2
-    LARGEST_PIECE = 3
-    UNLIMITED = 4
-    WITHIN_MEMORY = 5
-    END_STAGES = 6
-    WHOLE_MODEL = 7
 
 
 Entry = tuple[float, Shape, BoundKind, bool]
