@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from planner.search.bounds.bottleneck import bottleneck_bound
+from planner.search.bounds.bottleneck import ROUNDS, bottleneck_bound
 from planner.search.bounds.guided import solve_guided
 from planner.search.methods.method import Method, search
 from planner.search.model import Assignment, SearchModel, Standing, Taken
@@ -54,11 +54,14 @@ class FoundLayouts:
             memory_bytes=memory_bytes,
         )
 
-    def bounded_by_bottleneck(self, time_limit: TimeLimit = NO_LIMIT, *, watch: Watch | None = None, gap: float = 0.0) -> FoundLayouts:
+    def bounded_by_bottleneck(
+        self, time_limit: TimeLimit = NO_LIMIT, *, watch: Watch | None = None, gap: float = 0.0, rounds: int = ROUNDS
+    ) -> FoundLayouts:
         """The same with the bound of its slowest stages (planner.search.bounds.bottleneck), or the choice that this bound found, if it is quicker.
 
         Args:
             watch: if it is given, an interrupt (Ctrl-C) leaves the bound as it is.   gap: share of the step that may stay unproven.
+            rounds: most multipliers of memory that are tried.
         """
         model = self.model
         try:
@@ -69,6 +72,7 @@ class FoundLayouts:
                 memory_bytes=self.memory_bytes,
                 time_limit=time_limit,
                 enough_s=self.objective_s * (1 - gap),
+                rounds=rounds,
             )
         except KeyboardInterrupt:
             if watch is None:

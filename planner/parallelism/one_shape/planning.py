@@ -7,15 +7,13 @@ stages --> search within a limit --> lower --> bytes needed --fit--> Plan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from math import inf
 
-from planner.cost import AnalyticCost
-from planner.ir.actors.peak import live_bytes
-from planner.ir.actors.verify import device_bytes, verify
+from planner.ir.actors.verify import verify
 from planner.ir.errors import OutOfMemory, Unsupported
 from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
@@ -25,12 +23,14 @@ from planner.parallelism.one_shape.closer import CloserBound, LaterBounds, Other
 from planner.parallelism.one_shape.job import Job, in_flight_of, recipe_of
 from planner.parallelism.one_shape.lowered import lowered
 from planner.parallelism.one_shape.narrow import LimitSearch
+from planner.parallelism.one_shape.needed import NeededBytes
 from planner.parallelism.one_shape.staged import learn_staged, staged_once
 from planner.parallelism.options import PlanOptions
 from planner.search import Assignment, FoundLayouts, Method, build_model, find_layouts
 from planner.search.assign import is_long
 from planner.search.bounds.bottleneck import whole_model_bounds
 from planner.search.bounds.end_stages import end_stage_bounds
+from planner.search.bounds.guided import CLOSE
 from planner.search.bounds.pieces import stage_part
 from planner.search.formulation import repriced
 from planner.search.literals import Differs, with_factors_of
@@ -131,9 +131,8 @@ class _ShapePlanner:
         self._graph, self._traced = graph, traced
         self._job, self._options, self._s_per_byte, self._time_limit = job, options, s_per_byte, time_limit
         self._memory_bytes = job.cluster.device.memory_bytes
-        self._played: tuple[Plan, Mapping[int, int]] | None = None
+        self._needed = NeededBytes(job)
         self._decided_last: Decided | None = None
-        self._needed: tuple[Plan, int] | None = None
         self._standing_fits = True
         """The Plan of the earlier choice was not found to be too large."""
         self._later = LaterBounds(other, time_limit, job.watch)
@@ -174,8 +173,7 @@ class _ShapePlanner:
         finally:
             self._later.stop()
         if decided is not None:
-            live_bytes = self._played[1] if self._played is not None and self._played[0].streams is plan.streams else None
-            self._job.memory.decide(replace(decided, live_bytes=live_bytes))
+            self._job.memory.decide(replace(decided, live_bytes=self._needed.played(plan)))
         return plan
 
     def _plan(self) -> Plan:
@@ -185,6 +183,8 @@ class _ShapePlanner:
             OutOfMemory: no layout fits the first limit, or the last Plan does not.   NotFoundInTime: none that fits was found in time.
             Differs: the graph that was traced has other sizes than the one that was searched.
         """
+        if (kept := self._kept()) is not None:
+            return kept
         plan, bound_s = None, 0.0
         for _ in range(_ATTEMPTS):
             try:
@@ -216,6 +216,28 @@ class _ShapePlanner:
         self._verify(plan)
         return plan if self._later.closer is None else self._proven(plan, self._later.closer)
 
+    def _kept(self) -> Plan | None:
+        """The Plan of an earlier choice that is as close to the best as a search would come; None: there is none, or more rounds would be needed.
+
+        Asked of a search over shapes alone, where a second process has other work than to bound what this one searches.
+        """
+        other, standing = self._later.other, self._standing()
+        if other is None or standing is None or not standing.multipliers or not self._is_bounded_later:
+            return None
+        found = FoundLayouts.standing(self._model, standing, self._memory_bytes)
+        other.found(found.objective_s)
+        if not replace(self._model.problem, limit=self._memory_bytes).feasible(found.choice):
+            return None
+        closest = found.bounded_by_bottleneck(self._time_limit, watch=self._job.watch, gap=CLOSE, rounds=1)
+        if closest.bound_s < found.objective_s * (1 - CLOSE):
+            return None
+        plan = self._lowered(found, self._decided(found), closest.bound_s)
+        if self._needed_bytes(plan) > self._memory_bytes:
+            self._standing_fits = False
+            return None
+        self._verify(plan)
+        return plan
+
     def _standing_instead(self, found: FoundLayouts) -> FoundLayouts | None:
         """The earlier choice, where it costs no more than the one found and may fit; a search within less than the memory may not have looked at it."""
         standing = self._standing() if self._standing_fits else None
@@ -235,7 +257,7 @@ class _ShapePlanner:
         return plan, assignment
 
     def _verify(self, plan: Plan) -> None:
-        verify(plan, None if self._job.dry_run is None else self._live_bytes)
+        verify(plan, None if self._job.dry_run is None else self._needed.live)
 
     @property
     def _is_bounded_later(self) -> bool:
@@ -373,25 +395,5 @@ class _ShapePlanner:
             return True
         return not self._limits.lower_limit(needed_bytes, assignment.held_bytes, self._least_bytes)
 
-    def _live_bytes(self, plan: Plan) -> Mapping[int, int]:
-        """By the job's dry run without prices; what it gave for the Plan last asked about is not played again."""
-        assert self._job.dry_run is not None
-        if self._played is None or self._played[0] is not plan:
-            self._played = plan, self._job.dry_run(plan)
-        return self._played[1]
-
     def _needed_bytes(self, plan: Plan) -> int:
-        """Bytes of the fullest device: all blocks of its Regsts if they fit, else the live bytes, at equal prices or the cluster's, the larger."""
-        if self._needed is None or self._needed[0] is not plan:
-            self._needed = plan, self._counted_bytes(plan)
-        return self._needed[1]
-
-    def _counted_bytes(self, plan: Plan) -> int:
-        if (whole_bytes := max(device_bytes(plan).values())) <= self._memory_bytes:
-            return whole_bytes
-        cost = AnalyticCost(self._job.cluster)
-        if self._job.dry_run is not None:
-            live, priced = self._job.dry_run.at(plan, (None, cost))
-            self._played = plan, live
-            return max(*live.values(), *priced.values())
-        return max(*live_bytes(plan).values(), *live_bytes(plan, cost.folded_s(plan)).values())
+        return self._needed.of(plan)

@@ -20,9 +20,9 @@ from planner.solve import Problem, solve_exactly
 from planner.solve.problem import Floats, Ints
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
 
-__all__ = ["bottleneck_bound", "whole_model_bounds"]
+__all__ = ["ROUNDS", "bottleneck_bound", "whole_model_bounds"]
 
-_ROUNDS, _FIRST_ROUNDS = 8, 5
+ROUNDS, _FIRST_ROUNDS = 8, 5
 """Most multipliers that are tried for (1), and for the relaxation from whose choice (2) begins."""
 _PATIENCE = 2
 """Rounds in vain after which either ends."""
@@ -38,6 +38,7 @@ def bottleneck_bound(
     memory_bytes: float = float("inf"),
     time_limit: TimeLimit = NO_LIMIT,
     enough_s: float = np.inf,
+    rounds: int = ROUNDS,
 ) -> tuple[float, Ints]:
     """(1) for the slowest stages of a choice.
 
@@ -45,6 +46,7 @@ def bottleneck_bound(
         s_per_byte: per stage, the Lagrange multiplier of memory for the search's own objective, from which those of (1) are searched; empty:
             memory does not bind.   memory_bytes: of a device.
         time_limit: once it is up, the solver stops with the bound that it has.   enough_s: a bound above which no higher one is looked for.
+        rounds: most multipliers that are tried.
 
     Returns:
         (lower bound on the step in seconds, the choice that gave it, which need not fit in memory).
@@ -57,7 +59,7 @@ def bottleneck_bound(
         relaxed = solve_exactly(weighted.without_limit(), seconds=max(time_limit.remaining_s(), 0.0), clock=time_limit.clock)
         return relaxed.lower_bound, relaxed.choice
     best, best_choice = -np.inf, choice
-    for bound, found in _bottleneck_bounds(model, micro, weighted, np.array(s_per_byte, dtype=float), memory_bytes, time_limit):
+    for bound, found in _bottleneck_bounds(model, micro, weighted, np.array(s_per_byte, dtype=float), memory_bytes, time_limit, rounds):
         if bound > best:
             best, best_choice = bound, found
         if best >= enough_s:
@@ -117,11 +119,17 @@ def _weighted(model: SearchModel, choice: Ints) -> tuple[Floats, Problem]:
 
 
 def _bottleneck_bounds(
-    model: SearchModel, micro: Floats, weighted: Problem, s_per_byte: Floats, memory_bytes: float, time_limit: TimeLimit
+    model: SearchModel,
+    micro: Floats,
+    weighted: Problem,
+    s_per_byte: Floats,
+    memory_bytes: float,
+    time_limit: TimeLimit,
+    rounds: int = ROUNDS,
 ) -> Iterator[tuple[float, Ints]]:
     """(1) at multipliers that are searched from those of the search's own objective, until they raise it no more; and the choices."""
     stages = model.staged.num_stages
     relaxation = StageRelaxation(weighted, np.array(model.stage_counts.node_stage), stages, memory_bytes)
     begin = s_per_byte * micro / model.pipeline_slots
-    for relaxed, _, _ in ascend(relaxation, begin, memory_bytes, _ROUNDS, time_limit, _PATIENCE):
+    for relaxed, _, _ in ascend(relaxation, begin, memory_bytes, rounds, time_limit, _PATIENCE):
         yield relaxed.bound, relaxation.expand(relaxed)

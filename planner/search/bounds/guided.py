@@ -23,11 +23,11 @@ from planner.solve.problem import Floats, Ints, NotFoundInTime, Progress, Watch
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
 from planner.stages.blocks import blocks_of
 
-__all__ = ["solve_guided"]
+__all__ = ["CLOSE", "solve_guided"]
 
 _ROUNDS, _MOST_ROUNDS = 7, 14
 """Rounds after which the search ends if some choice fits, and if none does."""
-_CLOSE = 3e-3
+CLOSE = 3e-3
 """The search ends when the bound is within this share of the best choice."""
 
 
@@ -63,7 +63,7 @@ def solve_guided(
     bound_multiplier = np.array(s_per_byte)
     rounds = ascend(relaxation, bound_multiplier, problem.limit, _MOST_ROUNDS, time_limit)
     for number in range(_MOST_ROUNDS):
-        if best is not None and (number >= _ROUNDS or bound >= upper * (1 - _CLOSE)):
+        if best is not None and (number >= _ROUNDS or bound >= upper * (1 - CLOSE)):
             break
         try:
             relaxed, too_small, large_enough = next(rounds)
