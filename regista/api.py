@@ -205,7 +205,7 @@ def plan(
     if automatic:
         check_open(options)
     kept = SearchMemory() if memory is None else memory
-    proofs = ProvenPlans(source, kept.proven(source))
+    proofs = kept.of_program(source, lambda: ProvenPlans(source))
     constants = () if robust is None else constants_of(target, robust)
     search = partial(
         search_plans,

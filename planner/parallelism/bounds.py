@@ -54,7 +54,7 @@ class ShapeBounds:
         where they begin.
     stages_of: the plan's own cut of a graph (op id -> stage), which says what of the recomputed it cuts apart; None: the even one.
     time_limit: once it is up, no further piece is solved; the bounds still hold, but they are lower.
-    memory: what other searches have worked out.
+    memory: what other searches have worked out.   known_s_per_byte: shape -> the multiplier of memory that gave (3) on another network.
 
     Two micro-batch sizes are traced.  Where all numbers of the pieces grow in proportion to the size, those of other sizes are computed from
     the two (planner.search.bounds.scaled); else the graph is traced at that size, too.
@@ -68,6 +68,7 @@ class ShapeBounds:
     time_limit: TimeLimit = NO_LIMIT
     memory: SearchMemory = field(default_factory=SearchMemory)
     stages_of: Callable[[LogicalGraph, Shape], Mapping[str, int]] | None = None
+    known_s_per_byte: Mapping[Shape, float] = field(default_factory=dict)
     _pieces: dict[_Again, tuple[ModelPiece, ...]] = field(default_factory=dict)
     _forward_parts: dict[_Again, ModelPiece] = field(default_factory=dict)
     """Of the piece with most work."""

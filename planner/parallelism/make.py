@@ -265,6 +265,8 @@ def _best_plans(
     first = graph_of(options.micro_batches or 1)
     asked = job.memory.number(first), job.batch_size, replace(options, seconds=inf)  # a bound that the time ended holds, too
     earlier = job.memory.bounds_of(asked) if len(first.ops) > _LONG else ()
+    known = proven_on(job.cluster, earlier)
+    bounds.known_s_per_byte = {shape: proven.s_per_byte for shape, proven in known.items()}
     search = ShapeSearch(
         bounds,
         work_out,
@@ -274,7 +276,7 @@ def _best_plans(
         on_progress=on_shape,
         before=before,
         ahead=ahead_of,
-        known=proven_on(job.cluster, earlier),
+        known=known,
         first=earlier[-1].best if earlier else None,
     )
     other = None

@@ -9,7 +9,7 @@ graphs with stages        by the graph, the stages and what is recomputed       
 what is recomputed        by the graph, what is asked for, and the device                                                       -> SearchMemory.again()
 choices of layouts        by the Plan that was made of them; of the latest Plans alone                                         -> SearchMemory.decided()
 bounds of shapes          by what was asked for; of the latest searches alone                                               -> SearchMemory.bounds_of()
-proven Plans              by the program, as an object; the latest alone                                                        -> SearchMemory.proven()
+proofs of Plans           by the program, as an object; the latest alone                                                         -> SearchMemory.of_program()
 
 Equal graphs have one number, by which all this is kept: to compare two that differ takes a moment, to read either through a quarter of a second.
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from planner.cost import op_work_s
 from planner.ir.cluster import Cluster, DeviceSpec
@@ -114,7 +114,7 @@ class SearchMemory:
     _ids: dict[int, str] = field(default_factory=dict)
     """Number -> the graph's content id; of a scaled one, what it was scaled from, and to what."""
     latest: list[Decided] = field(default_factory=list)
-    _proven: tuple[object, list[Plan]] | None = None
+    _of_program: tuple[object, Any] | None = None
     _searches: list[ProvenShapes] = field(default_factory=list)
 
     def tools(self, cluster: Cluster, mesh: tuple[int, ...]) -> MeshTools:
@@ -212,12 +212,12 @@ class SearchMemory:
             else OpsAgain()
         )
 
-    def proven(self, program: object) -> list[Plan]:
-        """The Plans that were proven to compute this very program (planner.validate.ProvenPlans), for the caller to extend."""
-        if self._proven is None or self._proven[0] is not program:
-            self._proven = program, []
-        del self._proven[1][:-_LATEST_PLANS]
-        return self._proven[1]
+    def of_program(self, program: object, make: Callable[[], _Value]) -> _Value:
+        """What the caller keeps of this very program."""
+        if self._of_program is None or self._of_program[0] is not program:
+            self._of_program = program, make()
+        kept: _Value = self._of_program[1]
+        return kept
 
     def keep_bounds(self, search: ProvenShapes) -> None:
         """Remember what a search has proven of its shapes."""

@@ -38,6 +38,7 @@ class ProvenBound:
     by_kind: what the kinds of bounds gave that were worked out.   next_after: the kind after which closer bounds are to be worked out.
     memory_binds: the layouts of a search without limit do not fit.
     too_large_bytes: what the fullest device of every plan holds at least, where that is more than devices have; 0: it may fit.
+    s_per_byte: the multiplier of memory that gave the bound within memory; 0: none was needed, or it is not known.
     """
 
     bound_s: float
@@ -46,6 +47,7 @@ class ProvenBound:
     next_after: BoundKind = BoundKind.ROOFLINE
     memory_binds: bool = False
     too_large_bytes: float = 0.0
+    s_per_byte: float = 0.0
 
     @property
     def needs_recompute(self) -> bool:
@@ -72,6 +74,7 @@ class ProvenBound:
             next_after=max(self.next_after, other.next_after),
             memory_binds=self.memory_binds or other.memory_binds,
             too_large_bytes=max(self.too_large_bytes, other.too_large_bytes),
+            s_per_byte=other.s_per_byte or self.s_per_byte,
         )
 
     def elsewhere(self, share: float, other_share: float, enough_s: float) -> ProvenBound:

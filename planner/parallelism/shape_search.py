@@ -308,6 +308,8 @@ class ShapeSearch:
                 break
         closer_kind, bound_s = BoundKind(bound_kind + 1), max(least_s, found_s)
         self.known[shape] = self.known[shape].with_bound(closer_kind, found_s, found.memory_binds)
+        if found.s_per_byte:
+            self.known[shape] = replace(self.known[shape], s_per_byte=found.s_per_byte)
         if found.too_large_bytes:
             self.known[shape] = replace(self.known[shape], too_large_bytes=found.too_large_bytes)
             raise self._too_large(shape, found.too_large_bytes)

@@ -124,7 +124,8 @@ class EqualShare:
     @cached_property
     def elsewhere_s(self) -> float:
         """The first sum of (2): what is not weighed takes its time for one micro-batch at least."""
-        return sum((model.times - weight) * model.least_micro_s for model, weight in zip(self.models, self.weights, strict=True))
+        rest = [(model, model.times - weight) for model, weight in zip(self.models, self.weights, strict=True)]
+        return sum(count * model.least_micro_s for model, count in rest if count)
 
     @cached_property
     def fill_s(self) -> float:
@@ -132,6 +133,10 @@ class EqualShare:
         if self.stages == 1:
             return 0.0
         return (self.stages - 1) * sum(model.least_micro_s * model.times / self.stages for model in self.models)
+
+    def bound_at(self, s_per_byte: float, memory_bytes: float) -> float:
+        """(2) at one multiplier, in seconds."""
+        return self.elsewhere_s + self.cheapest_at(s_per_byte).bound_s - s_per_byte * memory_bytes
 
     def bound_within(self, memory_bytes: float, *, only_bound: bool = False) -> tuple[float, float]:
         """A lower bound on the step within a device's memory: (seconds, the Lagrange multiplier of memory that gave it).

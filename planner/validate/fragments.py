@@ -6,11 +6,12 @@ here (planner.validate.values.forms).  What the op is called, and what its value
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 
 from planner.ir.errors import InvalidPlan, RegistaError
-from planner.ir.graph import ACCUMULATE, Effect, Op
+from planner.ir.graph import ACCUMULATE, Effect, LogicalGraph, Op
 from planner.ir.plan import Fragment, Plan, Task
 from planner.ir.sbp import NdSbp
 from planner.validate.contents import Fact, Facts
@@ -20,14 +21,54 @@ from planner.validate.values.literals import arguments_key, operand_places
 from planner.validate.values.numbers import ValueNumbers
 from planner.validate.values.steps import BOXING_OP, LocalStep
 
-__all__ = ["FragmentProver"]
+__all__ = ["FragmentProver", "ProvenFragments"]
+
+
+_Reads = tuple[tuple[str, Facts], ...]
+_Key = tuple[int, tuple[int, ...], tuple[int, int], _Reads, tuple[str, ...]]
+"""The identity of a fragment, the mesh, acts and micro-batches, the facts of what it reads, and the names of what its task writes."""
+
+
+@dataclass(slots=True)
+class ProvenFragments:
+    """What the fragments of proven Plans of one graph compute; only those of the latest Plan are kept."""
+
+    graph: LogicalGraph
+    numbers: ValueNumbers = field(init=False)
+    _known: dict[_Key, tuple[Fragment, Sequence[Facts]]] = field(default_factory=dict)
+    _latest: dict[_Key, tuple[Fragment, Sequence[Facts]]] = field(default_factory=dict)
+    """By identity, with the fragments, which are held so that no other gets the same."""
+
+    def __post_init__(self) -> None:
+        self.numbers = ValueNumbers(self.graph)
+
+    def once(self, key: _Key, body: Fragment, make: Callable[[], Sequence[Facts]]) -> Sequence[Facts]:
+        """What was proven with the same key, or is proven now."""
+        self._latest[key] = found = self._known.get(key) or (body, make())
+        return found[1]
+
+    def keep_latest(self) -> None:
+        """Forget what was not asked about since the last time."""
+        self._known, self._latest = self._latest, {}
 
 
 class FragmentProver:
-    """Executes the fragments of a Plan."""
+    """Executes the fragments of a Plan.   known: of proven Plans of the same graph; those of this one are added."""
 
-    def __init__(self, plan: Plan, numbers: ValueNumbers) -> None:
-        self._plan, self._numbers, self._forms = plan, numbers, LocalForms()
+    def __init__(self, plan: Plan, known: ProvenFragments) -> None:
+        self._plan, self._known, self._numbers, self._forms = plan, known, known.numbers, LocalForms()
+
+    def written(self, task: Task, body: Fragment, read: Mapping[str, Facts]) -> Sequence[Facts]:
+        """The facts of what the fragment's task writes, in order; arguments and errors as of ``results``."""
+        names = tuple(write.name for write in task.writes)
+        times = task.acts, self._plan.micro_batches
+        key = id(body), self._plan.placement[task.placement].mesh, times, tuple(read.items()), names
+
+        def make() -> Sequence[Facts]:
+            facts = self.results(task, body, read)
+            return [facts[name] for name in names]
+
+        return self._known.once(key, body, make)
 
     def results(self, task: Task, body: Fragment, read: Mapping[str, Facts]) -> Mapping[str, Facts]:
         """The facts of all values inside the fragment, by name.

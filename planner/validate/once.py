@@ -1,24 +1,31 @@
-"""Proofs that are not repeated: the record of a Plan (cluster, options, search), and orders, may change after it was proven to compute its program."""
+"""Proofs that are not repeated: the record of a Plan (cluster, options, search), and orders, may change after it was proven to compute its program;
+and fragments that the last proven Plan has, too, compute of the same tensors the same.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
 from planner.ir.plan import Plan
+from planner.validate.fragments import ProvenFragments
 from planner.validate.validate import TracedProgram, validate
 
 __all__ = ["ProvenPlans"]
 
 _RECORD = frozenset({"model", "options", "cluster", "search", "streams"})
 """Fields of a Plan that no proof reads; orders of streams were verified with the Plan (planner.ir.actors.verify)."""
+_LATEST = 4
+"""So many Plans are remembered."""
 
 
 @dataclass(slots=True)
 class ProvenPlans:
-    """The Plans that were proven to compute a program.   known: those of earlier searches for the very same program; it grows."""
+    """The Plans that were proven to compute a program lately."""
 
     program: TracedProgram
-    known: list[Plan] = field(default_factory=list)
+    _plans: list[Plan] = field(default_factory=list)
+    _fragments: ProvenFragments | None = None
+    """Those of the last of them."""
 
     def prove(self, plan: Plan) -> None:
         """Prove that a verified Plan computes the program; not again if a proven Plan differs only in its record or in orders of streams.
@@ -26,9 +33,12 @@ class ProvenPlans:
         Raises:
             PlanDoesNotComputeProgram: as planner.validate.validate.
         """
-        if not any(_is_same(plan, proven) for proven in self.known):
-            validate(plan, self.program, is_verified=True)
-            self.known.append(plan)
+        if not any(_is_same(plan, proven) for proven in self._plans):
+            graph = self.program.graph(plan.micro_batches)
+            if self._fragments is None or self._fragments.graph is not graph:
+                self._fragments = ProvenFragments(graph)
+            validate(plan, self.program, is_verified=True, known=self._fragments)
+            self._plans = [*self._plans[1 - _LATEST :], plan]
 
 
 def _is_same(plan: Plan, proven: Plan) -> bool:

@@ -20,10 +20,9 @@ from planner.ir.errors import Unsupported
 from planner.ir.graph import GraphInput, InputKind, LogicalGraph
 from planner.ir.plan import Access, Boxing, Fragment, Plan, Task, TaskKind
 from planner.validate.contents import LAYOUT_MARK, RAW, Contents, Facts, single_axes_whole
-from planner.validate.fragments import FragmentProver
+from planner.validate.fragments import FragmentProver, ProvenFragments
 from planner.validate.in_place import check_in_place
 from planner.validate.refusal import at, refusal
-from planner.validate.values.numbers import ValueNumbers
 from planner.validate.values.steps import broken_law
 
 __all__ = ["TaskProver"]
@@ -32,9 +31,9 @@ __all__ = ["TaskProver"]
 class TaskProver:
     """Executes the tasks of a Plan symbolically; what it cannot prove, it notes in ``not_checked``."""
 
-    def __init__(self, plan: Plan, graph: LogicalGraph, numbers: ValueNumbers, contents: Contents) -> None:
-        self._plan, self._numbers, self._contents = plan, numbers, contents
-        self._fragments = FragmentProver(plan, numbers)
+    def __init__(self, plan: Plan, graph: LogicalGraph, fragments: ProvenFragments, contents: Contents) -> None:
+        self._plan, self._numbers, self._contents = plan, fragments.numbers, contents
+        self._fragments = FragmentProver(plan, fragments)
         self._fed: dict[InputKind, dict[str, GraphInput]] = {
             kind: {given.value: given for given in graph.inputs if given.kind is kind} for kind in (InputKind.BATCH, InputKind.STEP_INPUT)
         }
@@ -82,8 +81,7 @@ class TaskProver:
         for access in task.reads:
             read.setdefault(access.name, self._read(access))  # of two reads under one name, performers take the first
         check_in_place(self._plan, task, task.body)
-        facts = self._fragments.results(task, task.body, read)
-        return [facts[write.name] for write in task.writes]
+        return self._fragments.written(task, task.body, read)
 
     def _boxed(self, task: Task, read: Access, write: Access) -> Facts:
         body, mesh = task.body, self._plan.placement[task.placement].mesh

@@ -17,11 +17,11 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Fragment, Plan, RegstKind, Task
 from planner.validate.blocks import Writer
 from planner.validate.contents import Contents
+from planner.validate.fragments import ProvenFragments
 from planner.validate.refusal import refusal
 from planner.validate.report import ValidationReport
 from planner.validate.results import check_inputs, check_results, first_states
 from planner.validate.tasks import TaskProver
-from planner.validate.values.numbers import ValueNumbers
 
 __all__ = ["TracedProgram", "validate", "validate_graph"]
 
@@ -39,11 +39,12 @@ class TracedProgram(Protocol):
         ...
 
 
-def validate(plan: Plan, program: TracedProgram, *, is_verified: bool = False) -> ValidationReport:
+def validate(plan: Plan, program: TracedProgram, *, is_verified: bool = False, known: ProvenFragments | None = None) -> ValidationReport:
     """Prove that a live Plan (planner.ir.actors.verify) computes its program.
 
     Args:
         is_verified: the Plan is known to be well-formed, which is not looked at again.
+        known: the fragments of a Plan of the same graph that was proven; those of this one are there afterwards.
 
     Returns:
         what was proven, and what was not checked.
@@ -53,21 +54,23 @@ def validate(plan: Plan, program: TracedProgram, *, is_verified: bool = False) -
     """
     if plan.batch_size != program.batch_size:
         raise refusal("the batch", f"the plan is for {plan.batch_size} samples, the program has {program.batch_size}", "SEMANTICS 6.1")
-    return validate_graph(plan, program.graph(plan.micro_batches), is_verified=is_verified)
+    return validate_graph(plan, program.graph(plan.micro_batches), is_verified=is_verified, known=known)
 
 
-def validate_graph(plan: Plan, graph: LogicalGraph, *, is_verified: bool = False) -> ValidationReport:
+def validate_graph(plan: Plan, graph: LogicalGraph, *, is_verified: bool = False, known: ProvenFragments | None = None) -> ValidationReport:
     """The same, of a graph that was traced for the Plan's micro-batches."""
     if not is_verified:
         verify_structure(plan)
-    numbers = ValueNumbers(graph)
+    fragments = ProvenFragments(graph) if known is None else known
+    numbers = fragments.numbers
     contents = Contents(plan, numbers)
     check_inputs(plan, graph)
     contents.facts |= dict(first_states(plan, graph, contents))
-    prover, writer = TaskProver(plan, graph, numbers, contents), Writer(plan, graph, contents)
+    prover, writer = TaskProver(plan, graph, fragments, contents), Writer(plan, graph, contents)
     for task in _in_order(plan):
         writer.lay(task, prover.written(task))
     check_results(plan, graph, contents)
+    fragments.keep_latest()
     return ValidationReport(
         tasks=len(plan.tasks),
         ops=sum(len(task.body.ops) for task in plan.tasks if isinstance(task.body, Fragment)),

@@ -29,11 +29,13 @@ class Closer:
 
     bound_s: in seconds.   memory_binds: it is known that the layouts of a search without limit do not fit.
     too_large_bytes: what the fullest device of every plan of the shape holds at least, where that is more than devices have; 0: it may fit.
+    s_per_byte: the multiplier of memory that gave the bound.
     """
 
     bound_s: float
     memory_binds: bool = False
     too_large_bytes: float = 0.0
+    s_per_byte: float = 0.0
 
 
 def closer_bounds(bounds: ShapeBounds, whole: WholeBounds, shape: Shape, kind: BoundKind, memory_binds: bool) -> Iterator[Closer]:
@@ -47,17 +49,22 @@ def closer_bounds(bounds: ShapeBounds, whole: WholeBounds, shape: Shape, kind: B
             yield Closer(bound_s=bounds.of(shape).unlimited_s)
         case BoundKind.UNLIMITED:
             with suppress(NotFoundInTime):  # it is not known whether memory binds, and the bound stays as it is
-                yield _within_memory(bounds, shape)
+                yield from _within_memory(bounds, shape)
         case _:
             with suppress(NotFoundInTime):
                 found = whole(shape, memory_binds, BoundKind(kind + 1))
                 yield from (Closer(bound_s=bound_s, memory_binds=memory_binds) for bound_s in found)
 
 
-def _within_memory(bounds: ShapeBounds, shape: Shape) -> Closer:
+def _within_memory(bounds: ShapeBounds, shape: Shape) -> Iterator[Closer]:
+    """First at the multiplier of memory that was best on another network, then at those that are searched."""
     share, memory = bounds.of(shape), bounds.cluster.device.memory_bytes
+    if known := bounds.known_s_per_byte.get(shape, 0.0):
+        yield Closer(bound_s=share.bound_at(known, memory), memory_binds=True, s_per_byte=known)
     if share.cheapest.held_bytes <= memory:
-        return Closer(bound_s=0.0)
-    if share.smallest.held_bytes > memory and share.least_bytes > memory:
-        return Closer(bound_s=0.0, memory_binds=True, too_large_bytes=share.least_bytes)
-    return Closer(bound_s=share.bound_within(memory, only_bound=True)[0], memory_binds=True)
+        yield Closer(bound_s=0.0)
+    elif share.smallest.held_bytes > memory and share.least_bytes > memory:
+        yield Closer(bound_s=0.0, memory_binds=True, too_large_bytes=share.least_bytes)
+    else:
+        bound_s, multiplier = share.bound_within(memory, only_bound=True)
+        yield Closer(bound_s=bound_s, memory_binds=True, s_per_byte=multiplier)

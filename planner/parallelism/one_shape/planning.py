@@ -236,6 +236,8 @@ class _ShapePlanner:
             self._standing_fits = False
             return None
         self._verify(plan)
+        if self._job.prove is not None:
+            self._job.prove(plan)  # while the second process works
         return plan
 
     def _standing_instead(self, found: FoundLayouts) -> FoundLayouts | None:
