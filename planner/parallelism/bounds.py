@@ -6,6 +6,7 @@
     step >= what the forward ops of the largest piece cost, all others at their roofline                  (7)  -> ShapeBounds.forward_part_s()
     step >= what equal shares of the pieces cost without a limit on memory                                (2)  -> EqualShare.unlimited_s
     step >= what they cost within the memory of a device, where (2)'s layouts do not fit                  (3)  -> EqualShare.bound_within()
+    step >= sum_i c_i + (m - 1) c_b, c_i what stage i computes at least, without attention, b any stage   (8)  -> ShapeBounds.computed_s()
     bytes of the fullest device >= states and saved activations, split evenly among its stage's devices   (4)  -> ShapeBounds.floor_bytes()
     bytes of the fullest device >= what the layouts that hold least need                                  (5)  -> EqualShare.least_bytes
 
@@ -14,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -28,6 +29,7 @@ from planner.parallelism.shape import Shape
 from planner.parallelism.share import EqualShare
 from planner.schedule import Schedule, in_flight
 from planner.search.bounds.pieces import ModelPiece, PieceSearch, forward_part
+from planner.search.context import is_attention
 from planner.search.pins import Pin
 from planner.solve.problem import NotFoundInTime
 from planner.solve.time_limit import NO_LIMIT, TimeLimit
@@ -79,7 +81,7 @@ class ShapeBounds:
     _leaving: dict[_Cut, tuple[int, ...]] = field(default_factory=dict)
     """Of how many of these blocks another stage reads something, which is kept there and not on the first."""
     _multipliers: dict[tuple[Shape, int, float], float] = field(default_factory=dict)
-    _work: dict[_Again, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    _work: dict[_Again, tuple[tuple[int, float, float], ...]] = field(default_factory=dict)
     _between: dict[int, bool] = field(default_factory=dict)
     """Stages -> whether the even cut lies between blocks."""
     _apart: dict[_Again, frozenset[str]] = field(default_factory=dict)
@@ -151,7 +153,7 @@ class ShapeBounds:
         part = self._forward_part(shape)
         tools = self.memory.tools(self.cluster, shape.mesh)
         search = PieceSearch(part, shape.mesh, self.cluster, self.pins, shape.micro_batches, 1, tools, self.time_limit)
-        rest_s = self._largest(shape)[1] - _work_s(part.graph, self.cluster) / prod(shape.mesh)
+        rest_s = self._largest(shape)[1] - _work_s(part.graph.ops, part.graph, self.cluster) / prod(shape.mesh)
         return self._with_largest_s(shape, search.unlimited_s + shape.micro_batches * max(rest_s, 0.0))
 
     def largest_piece_s(self, shape: Shape) -> float:
@@ -161,14 +163,14 @@ class ShapeBounds:
     def _largest(self, shape: Shape) -> tuple[int, float]:
         """(number of the piece with most work, its roofline time of one micro-batch on the mesh)."""
         work = self._work_of(shape)
-        largest = max(range(len(work)), key=lambda piece: prod(work[piece]))
+        largest = max(range(len(work)), key=lambda piece: prod(work[piece][:2]))
         return largest, work[largest][1] / prod(shape.mesh)
 
     def _with_largest_s(self, shape: Shape, piece_s: float) -> float:
         """A bound on the step if one occurrence of the largest piece takes ``piece_s`` of it at least, the other pieces their roofline."""
         m, devices = shape.micro_batches, prod(shape.mesh)
         largest, _ = self._largest(shape)
-        once_s = [times * work_s / devices for times, work_s in self._work_of(shape)]
+        once_s = [times * work_s / devices for times, work_s, _ in self._work_of(shape)]
         times = self._work_of(shape)[largest][0]
         others_s = m * (sum(once_s) - once_s[largest])
         return ((shape.stages - 1) * sum(once_s) + times * piece_s + others_s) / shape.stages
@@ -189,17 +191,32 @@ class ShapeBounds:
     def roofline_s(self, shape: Shape) -> float:
         """(1) in seconds; with an even cut the fullest stage holds at least its share of each piece's blocks, rounded up to whole ones."""
         work = self._work_of(shape)
-        once_s = sum(times * piece_s for times, piece_s in work)
+        once_s = sum(times * piece_s for times, piece_s, _ in work)
         slow_s = once_s / shape.stages
         if self._is_even(shape):
-            slow_s = max(slow_s, *(-(-times // shape.stages) * piece_s for times, piece_s in work))
+            slow_s = max(slow_s, *(-(-times // shape.stages) * piece_s for times, piece_s, _ in work))
         return (once_s + (shape.micro_batches - 1) * slow_s) / prod(shape.mesh)
 
-    def _work_of(self, shape: Shape) -> tuple[tuple[int, float], ...]:
-        """Per piece, how often it occurs, and the roofline time of a micro-batch on one device."""
+    def computed_s(self, shape: Shape, stages: Sequence[int] = ()) -> float:
+        """(8) in seconds.   stages: among which b is; with another cut than the even one nothing is said of them.   Empty: c_b is the mean stage's."""
+        work_s = [piece_s - attention_s for _, piece_s, attention_s in self._work_of(shape)]
+        once_s = sum(times * piece_s for (times, *_), piece_s in zip(self._work_of(shape), work_s, strict=True))
+        slow_s = once_s / shape.stages
+        if stages and shape.stages > 1:
+            cut = [blocks for blocks, _ in self._cut(shape)] if self._is_even(shape) else [(0,) * len(work_s)] * shape.stages
+            slow_s = min(sum(n * piece_s for n, piece_s in zip(cut[stage], work_s, strict=True)) for stage in stages)
+        return (once_s + (shape.micro_batches - 1) * slow_s) / prod(shape.mesh)
+
+    def _work_of(self, shape: Shape) -> tuple[tuple[int, float, float], ...]:
+        """Per piece, how often it occurs, the roofline time of a micro-batch on one device, and that of attention in it."""
         key = self._again_key(shape)
         if key not in self._work:
-            self._work[key] = tuple((piece.times, _work_s(piece.graph, self.cluster)) for piece in self.pieces_of(shape))
+            graphs = [(piece.times, piece.graph) for piece in self.pieces_of(shape)]
+            attention = [tuple(op for op in graph.ops if is_attention(op)) for _, graph in graphs]
+            self._work[key] = tuple(
+                (times, _work_s(graph.ops, graph, self.cluster), _work_s(ops, graph, self.cluster))
+                for (times, graph), ops in zip(graphs, attention, strict=True)
+            )
         return self._work[key]
 
     def _cut_key(self, shape: Shape) -> _Cut:
@@ -246,7 +263,7 @@ class ShapeBounds:
         for op in graph.ops:
             if block[op.id] not in repeated:
                 rest[stage[op.id]].append(op)
-        rest_s = [_work_s(replace(graph, ops=tuple(ops)), self.cluster) for ops in rest]
+        rest_s = [_work_s(ops, graph, self.cluster) for ops in rest]
         return CutParts(
             first=tuple(sum(stages_of.get(name) == {0} for name in p.members) for p in pieces),
             leaving=tuple(sum(stages_of.get(name) == {0} and name in leaves for name in p.members) for p in pieces),
@@ -360,10 +377,10 @@ def _s_per_byte(share: EqualShare, memory_bytes: float) -> float:
     return max(y, _TIE * share.cheapest.cost_s / memory_bytes)
 
 
-def _work_s(graph: LogicalGraph, cluster: Cluster) -> float:
-    """Device-seconds of a micro-batch's ops at least, however they are cut: their roofline."""
+def _work_s(ops: Iterable[Op], graph: LogicalGraph, cluster: Cluster) -> float:
+    """Device-seconds of these ops of a micro-batch at least, however they are cut: their roofline."""
     total_s = 0.0
-    for op in graph.ops:
+    for op in ops:
         if op.role in (Role.FORWARD, Role.BACKWARD):
             types = {v: graph.values[v] for v in (*op.inputs, *(o for o in op.outputs if o))}
             total_s += least_work_s(cluster, op, types)

@@ -9,7 +9,7 @@ graphs with stages        by the graph, the stages and what is recomputed       
 what is recomputed        by the graph, what is asked for, and the device                                                       -> SearchMemory.again()
 choices of layouts        by the Plan that was made of them; of the latest Plans alone                                         -> SearchMemory.decided()
 bounds of shapes          by what was asked for; of the latest searches alone                                               -> SearchMemory.bounds_of()
-proofs of Plans           by the program, as an object; the latest alone                                                         -> SearchMemory.of_program()
+proofs of Plans           by the program, as an object; the latest alone                                                    -> SearchMemory.of_program()
 
 Equal graphs have one number, by which all this is kept: to compare two that differ takes a moment, to read either through a quarter of a second.
 

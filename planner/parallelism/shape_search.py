@@ -26,7 +26,7 @@ from math import inf, prod
 from planner.ir.errors import InvalidProgram, OutOfMemory, Unsupported
 from planner.parallelism.bounding import Ahead, BoundKind, Closer, Entry, WholeBounds
 from planner.parallelism.bounds import ShapeBounds
-from planner.parallelism.proven import ProvenBound
+from planner.parallelism.proven import Proof, ProvenBound
 from planner.parallelism.shape import Shape, with_next
 from planner.solve.problem import NotFoundInTime
 from planner.stages.recompute.asked import BLOCKS
@@ -248,20 +248,21 @@ class ShapeSearch:
         finally:
             self._longest_s = max(self._longest_s, self.bounds.time_limit.elapsed_s() - began_s)
         self._worked[shape] = step_s, max(bound_s, least_s)
-        self.known[shape] = self.known[shape].with_bound(BoundKind.WHOLE_MODEL, bound_s, memory_binds)
+        proof = Proof(bound_s, self.bounds.computed_s(shape, range(shape.stages)))
+        self.known[shape] = self.known[shape].with_bound(BoundKind.WHOLE_MODEL, proof, memory_binds)
 
     def _enter(self, least_s: float, shape: Shape) -> None:
         """Put a shape into the queue, unless it has been there or its lower bound on memory exceeds the device's."""
         if shape in self._entered:
             return
         self._entered.add(shape)
-        entered = ProvenBound(bound_s=least_s, unlimited_s=least_s)
+        entered = ProvenBound(fitting=Proof(least_s), all_plans=Proof(least_s))
         self.known[shape] = known = entered.and_also(self.known.get(shape, entered))
         memory, floor = self.bounds.cluster.device.memory_bytes, max(self.bounds.floor_bytes(shape), known.too_large_bytes)
         if floor > memory:
             self._refuse(shape, self._too_large(shape, floor))
             return
-        heapq.heappush(self._queue, (known.bound_s, shape, known.next_after, known.memory_binds))
+        heapq.heappush(self._queue, (known.fitting.bound_s, shape, known.next_after, known.memory_binds))
         if known.needs_recompute:
             self._with_recompute(shape)
 
@@ -286,7 +287,7 @@ class ShapeSearch:
         A plan without its recomputed ops is one of the shape without recomputation, which may not fit, so that shape's bound of every plan holds;
         one with a share is none of the shape with another share.
         """
-        recomputed, least_s = with_next(shape, self.recompute), 0.0 if shape.recompute else self.known[shape].unlimited_s
+        recomputed, least_s = with_next(shape, self.recompute), 0.0 if shape.recompute else self.known[shape].all_plans.bound_s
         if recomputed is None:
             return
         try:
@@ -307,7 +308,7 @@ class ShapeSearch:
             if found_s >= enough_s:
                 break
         closer_kind, bound_s = BoundKind(bound_kind + 1), max(least_s, found_s)
-        self.known[shape] = self.known[shape].with_bound(closer_kind, found_s, found.memory_binds)
+        self.known[shape] = self.known[shape].with_bound(closer_kind, Proof(found_s, found.computed_s), found.memory_binds)
         if found.s_per_byte:
             self.known[shape] = replace(self.known[shape], s_per_byte=found.s_per_byte)
         if found.too_large_bytes:

@@ -89,7 +89,17 @@ class EqualShare:
     @cached_property
     def unlimited_s(self) -> float:
         """(1): a lower bound on the step without a limit on memory, in seconds."""
-        return max(self.fill_s + sum(model.unlimited_s * model.times for model in self.models) / self.stages, self.uneven_cut_s)
+        return max(self._mean_s, self.uneven_cut_s)
+
+    @property
+    def unlimited_stage(self) -> int | None:
+        """The stage whose work gave (1) or (3), the larger of them; None: their mean."""
+        return None if self._mean_s >= self.uneven_cut_s else max(range(self.stages), key=self._cut_s.__getitem__)
+
+    @cached_property
+    def _mean_s(self) -> float:
+        """(1)."""
+        return self.fill_s + sum(model.unlimited_s * model.times for model in self.models) / self.stages
 
     @cached_property
     def cheapest(self) -> ShareChoice:
@@ -115,11 +125,12 @@ class EqualShare:
         if self.stages == 1:
             return 0.0
         once_s = sum(model.least_micro_s * model.times for model in self.models)
-        slow_s = max(
-            (sum(n * model.least_micro_s for n, model in zip(blocks, self.models, strict=True)) + rest_s for blocks, rest_s in self.cut),
-            default=0.0,
-        )
-        return once_s + (self.models[0].micro_batches - 1) * slow_s
+        return once_s + (self.models[0].micro_batches - 1) * max(self._cut_s, default=0.0)
+
+    @cached_property
+    def _cut_s(self) -> Sequence[float]:
+        """Per stage of the cut, what it takes at least for a micro-batch; empty: not known."""
+        return [sum(n * model.least_micro_s for n, model in zip(blocks, self.models, strict=True)) + rest_s for blocks, rest_s in self.cut]
 
     @cached_property
     def elsewhere_s(self) -> float:
