@@ -14,7 +14,8 @@ proofs of Plans           by the program, as an object; the latest alone        
 Equal graphs have one number, by which all this is kept: to compare two that differ takes a moment, to read either through a quarter of a second.
 
 Nothing of this depends on what was searched before, so a search that begins with it finds what a search without it finds; but a long model's
-(planner.search.assign.is_long) begins with the choice that was taken last for the shape, and may find another plan within its gap.
+begins with what was proven of shapes (planner.parallelism.proven), and with the choice that was taken last for one, and may find another plan within
+its gap.
 """
 
 from __future__ import annotations

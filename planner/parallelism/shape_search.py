@@ -13,6 +13,8 @@ less time than the longest one took; the search ends instead.
 
 A shape that could be better than the best one by less than the share ``gap`` is not worked out; the bound over all shapes shows how much that
 may cost.
+What earlier searches of the same have proven of a shape is its first bound, and the best shape of the last one is worked out first
+(planner.parallelism.proven).
 To find the runner-up, the search goes on until the least bound in the queue is no better than the second best step.
 """
 

@@ -5,9 +5,12 @@ here = session.plan("dgx-a100:128", stages=None, micro_batches=None)
 there = session.whatif(here, ["cluster.links.nic.bandwidth_GBps=100"]).plan
 
 Traces, pieces of the model, stages, strategies and prices are kept by what they were worked out from, and looked up instead of worked out.  So a
-plan of a session is the plan that ``regista.plan`` finds, but for long models (of more than 10,000 ops, states and deliveries), whose search ends
-within a gap: it begins with the layouts that the session took last for the shape, and with what memory cost there.  Of plans within the gap that it
-proves it may take another one, no dearer than the last layouts are.
+plan of a session is the plan that ``regista.plan`` finds, but for long models (of more than 5,000 ops), whose search ends within a gap.  It begins
+
+    - with what the session has proven of shapes on other networks, and with the best shape of the last search  (planner.parallelism.proven)
+    - with the layouts that it took last for a shape, which it keeps if they are within 0.3 % of the best of it; else it searches on from them
+
+and may take another plan within the gap that it proves.
 """
 
 from __future__ import annotations

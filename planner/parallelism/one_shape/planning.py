@@ -217,23 +217,20 @@ class _ShapePlanner:
         return plan if self._later.closer is None else self._proven(plan, self._later.closer)
 
     def _kept(self) -> Plan | None:
-        """The Plan of an earlier choice that is as close to the best as a search would come; None: there is none, or more rounds would be needed.
-
-        Asked of a search over shapes alone, where a second process has other work than to bound what this one searches.
-        """
+        """The Plan of an earlier choice that is as close to the best as a search would come; None: there is none, or it is not known in one round."""
         other, standing = self._later.other, self._standing()
         if other is None or standing is None or not standing.multipliers or not self._is_bounded_later:
             return None
+        if not replace(self._model.problem, limit=self._memory_bytes).feasible(standing.choice):
+            return None
         found = FoundLayouts.standing(self._model, standing, self._memory_bytes)
         other.found(found.objective_s)
-        if not replace(self._model.problem, limit=self._memory_bytes).feasible(found.choice):
-            return None
         closest = found.bounded_by_bottleneck(self._time_limit, watch=self._job.watch, gap=CLOSE, rounds=1)
         if closest.bound_s < found.objective_s * (1 - CLOSE):
             return None
         plan = self._lowered(found, self._decided(found), closest.bound_s)
-        if self._needed_bytes(plan) > self._memory_bytes:
-            self._standing_fits = False
+        self._standing_fits = self._needed_bytes(plan) <= self._memory_bytes
+        if not self._standing_fits:
             return None
         self._verify(plan)
         if self._job.prove is not None:

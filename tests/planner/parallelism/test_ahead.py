@@ -126,7 +126,7 @@ def test_the_second_process_goes_on_with_a_shape_whose_bound_it_is_told() -> Non
         while any(not ahead._ended.get(ahead._place(shape, after)) for shape in candidates) and perf_counter() < until_s:
             if ahead._second is not None and ahead._second[1].poll(0.05):
                 ahead._note(ahead._second[1].recv())
-        assert begun and all(ahead._arrived[ahead._place(shape, after)] == [Closer(bound_s=5.0)] for shape in candidates)
+        assert begun and all([found.bound_s for found in ahead._arrived[ahead._place(shape, after)]] == [5.0] for shape in candidates)
     finally:
         ahead.stop()
 
@@ -141,7 +141,7 @@ def test_the_second_process_stays_and_learns_which_shapes_have_come_into_the_que
         ahead.start(entries, renewed=True, bound_whole=True, without=first)
         assert ahead.process == process is not None
         taken = {shape: [*ahead.closer(shape, BoundKind.WITHIN_MEMORY, False)] for shape in (second, late) if _wait_for(ahead, shape)}
-        assert taken == {second: [Closer(bound_s=2.0)], late: [Closer(bound_s=4.0)]}
+        assert {shape: [found.bound_s for found in bounds] for shape, bounds in taken.items()} == {second: [2.0], late: [4.0]}
         assert ahead.num_taken == 2
         assert ahead._claims.owner(ahead._place(first, BoundKind.END_STAGES)) is Owner.FIRST
     finally:

@@ -14,9 +14,9 @@ from planner.ir.plan import PlacedTensor, Plan, Task, TaskKind
 from planner.ir.sbp import NdSbp
 from planner.validate.blocks import Writer
 from planner.validate.contents import Contents, Facts
+from planner.validate.fragments import ProvenFragments
 from planner.validate.results import first_states
 from planner.validate.tasks import TaskProver
-from planner.validate.values.numbers import ValueNumbers
 
 __all__ = ["Proof", "proof"]
 
@@ -25,9 +25,10 @@ class Proof:
     """facts: of a Plan that was executed before; without them this one is."""
 
     def __init__(self, plan: Plan, graph: LogicalGraph, facts: Mapping[tuple[str, int], Facts] | None = None) -> None:
-        self.plan, self.graph, self.numbers = plan, graph, ValueNumbers(graph)
+        self.plan, self.graph, fragments = plan, graph, ProvenFragments(graph)
+        self.numbers = fragments.numbers
         self.contents = Contents(plan, self.numbers, dict(facts or {}))
-        self.prover = TaskProver(plan, graph, self.numbers, self.contents)
+        self.prover = TaskProver(plan, graph, fragments, self.contents)
         self.writer = Writer(plan, graph, self.contents)
         if facts is None:
             self.contents.facts |= dict(first_states(plan, graph, self.contents))

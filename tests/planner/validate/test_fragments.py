@@ -14,9 +14,8 @@ from planner.ir.sbp import NdSbp
 from planner.ir.tensor import DType, TensorType
 from planner.validate import validate
 from planner.validate.contents import Facts
-from planner.validate.fragments import FragmentProver
+from planner.validate.fragments import FragmentProver, ProvenFragments
 from planner.validate.validate import validate_graph
-from planner.validate.values.numbers import ValueNumbers
 from tests.planner.validate.proofs import proof
 
 X, ROW, PLACES = TensorType((8, 6), DType.FLOAT32), TensorType((8,), DType.FLOAT32), TensorType((8,), DType.INT64)
@@ -41,9 +40,10 @@ class Asked:
 
     def __init__(self, *program: Op, plan: Plan | None = None) -> None:
         inputs = tuple(GraphInput(value=value, kind=InputKind.BATCH, name=value) for value in "xy")
-        self.numbers = ValueNumbers(LogicalGraph(values=TYPES, inputs=inputs, ops=program, loss="x", mean_loss="x"))
+        fragments = ProvenFragments(LogicalGraph(values=TYPES, inputs=inputs, ops=program, loss="x", mean_loss="x"))
+        self.numbers = fragments.numbers
         self.task = proof().first(TaskKind.FORWARD)
-        self.prover = FragmentProver(plan or proof().plan, self.numbers)
+        self.prover = FragmentProver(plan or proof().plan, fragments)
 
     def computes(self, *ops: Op, x: Facts | NdSbp = B, y: NdSbp = B) -> dict[str, Facts]:
         assert isinstance(self.task.body, Fragment)

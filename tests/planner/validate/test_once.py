@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 
 import pytest
 from matrix import program, read_plan
 
 from planner.ir.errors import PlanDoesNotComputeProgram
-from planner.ir.plan import Plan
+from planner.ir.plan import Fragment, Plan
 from planner.validate import ProvenPlans, once, validate
+from planner.validate.fragments import FragmentProver
+from tests.planner.validate.test_edits import WRONG
 
 
 def test_what_differs_in_its_record_alone_is_proven_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,3 +43,29 @@ def test_a_proof_reads_no_order_of_streams(variant: str) -> None:
     assert validate(replace(plan, streams=()), program("mlp", "fp32"), is_verified=True) == validate(
         plan, program("mlp", "fp32"), is_verified=True
     )
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_plan_that_computes_something_else_is_refused_after_the_right_one_was_proven(name: str) -> None:
+    """Planted: a fragment that was proven is taken to compute the same whatever it reads."""
+    model, way, edit, says = WRONG[name]
+    plan, proofs = read_plan(model, way, "fp32"), ProvenPlans(program(model))
+    for _ in range(2):
+        proofs.prove(plan)
+        with pytest.raises(PlanDoesNotComputeProgram) as refused:
+            proofs.prove(edit(plan))
+        assert re.search(says, str(refused.value)), refused.value
+
+
+def test_fragments_of_the_plan_proven_last_are_not_proven_again_where_they_read_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, executed = read_plan("gpt", "pipeline2", "fp32"), list[str]()
+    results = FragmentProver.results
+    monkeypatch.setattr(FragmentProver, "results", lambda prover, task, *given: executed.append(task.id) or results(prover, task, *given))
+    proofs = ProvenPlans(program("gpt"))
+    proofs.prove(plan)
+    computing = [task.id for task in plan.tasks if isinstance(task.body, Fragment)]
+    assert sorted(executed) == sorted(computing)
+    executed.clear()
+    anew = next(task for task in plan.tasks if isinstance(task.body, Fragment))
+    proofs.prove(replace(plan, tasks=tuple(replace(t, body=replace(t.body, ops=t.body.ops)) if t is anew else t for t in plan.tasks)))
+    assert executed == [anew.id]

@@ -23,13 +23,15 @@ from planner.ir.sbp import NdSbp
 from planner.lower.build import lower
 from planner.lower.drafts import Before
 from planner.parallelism.memory import SearchMemory
-from planner.parallelism.one_shape import Job, OtherBound, is_known, lowered, plan_one_shape
+from planner.parallelism.one_shape import Job, OtherBound, is_known, lowered, plan_one_shape, planning
 from planner.parallelism.one_shape.closer import CloserBound
 from planner.parallelism.one_shape.job import recipe_of
+from planner.parallelism.one_shape.needed import NeededBytes
 from planner.parallelism.one_shape.staged import staged_once
 from planner.parallelism.options import PlanOptions
 from planner.schedule import Schedule
-from planner.search import assign, build_model, find_layouts
+from planner.search import FoundLayouts, assign, build_model, find_layouts
+from planner.search.bounds.guided import CLOSE
 from planner.search.formulation import repriced
 from planner.search.model import SearchModel, Standing
 from regista.api import program_of
@@ -215,3 +217,51 @@ def test_a_closer_bound_is_begun_as_soon_as_the_other_one_is_known_to_leave_too_
     assert plan.search.objective_s == whole.search.objective_s
     assert plan.search.lower_bound_s == (whole.search.objective_s if known_s == inf else whole.search.lower_bound_s)
     assert begun == {None: ["result"], 0.0: [*["start"] * 3, "result"], inf: []}[known_s]
+
+
+def kept_or_searched(times: float, memory: SearchMemory, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, bool]:
+    """(the Plan of a search over shapes for a shape that the memory knows, whether its layouts were searched)."""
+    searched: list[str] = []
+    find = planning.find_layouts
+    with monkeypatch.context() as patch:
+        patch.setattr(planning, "find_layouts", lambda *given, **named: searched.append("layouts") or find(*given, **named))
+        plan = planned(linked(times), memory, other=OtherBound(bound_s=lambda: 0.0, gap=0.01))
+    return plan, bool(searched)
+
+
+@pytest.mark.usefixtures("every_model_is_long")
+def test_an_earlier_choice_that_is_proven_to_be_close_to_the_best_is_taken_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = SearchMemory()
+    first = planned(linked(1.0), memory)
+    again, searched = kept_or_searched(1.0, memory, monkeypatch)
+    assert not searched and again.tasks == first.tasks
+    assert again.search.objective_s * (1 - CLOSE) <= again.search.lower_bound_s <= again.search.objective_s
+    was_searched = set()
+    for times in (0.95, 0.7, *RATES):
+        kept = SearchMemory()
+        planned(linked(1.0), kept)
+        (warm, searched), cold = kept_or_searched(times, kept, monkeypatch), planned(linked(times))
+        was_searched.add(searched)
+        assert warm.search.lower_bound_s <= cold.search.objective_s * (1 + 1e-9)
+        assert searched or warm.search.objective_s * (1 - CLOSE) <= cold.search.objective_s
+    assert was_searched == {False, True}
+
+
+@pytest.mark.usefixtures("every_model_is_long")
+def test_an_earlier_choice_that_is_not_proven_to_be_close_or_does_not_fit_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the earlier choice is kept whatever its bound says, or whatever its Plan holds."""
+    memory = SearchMemory()
+    first = planned(linked(1.0), memory)
+    with monkeypatch.context() as patch:
+        patch.setattr(FoundLayouts, "bounded_by_bottleneck", lambda found, *given, **named: found)
+        assert kept_or_searched(1.0, memory, monkeypatch)[1]
+    asked: list[Plan] = []
+
+    def needed(counted: NeededBytes, plan: Plan) -> int:
+        asked.append(plan)
+        return 0 if len(asked) > 1 else linked(1.0).device.memory_bytes + 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NeededBytes, "of", needed)
+        plan, searched = kept_or_searched(1.0, memory, monkeypatch)
+    assert searched and len(asked) > 1 and plan.search.objective_s == first.search.objective_s
