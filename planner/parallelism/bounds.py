@@ -198,12 +198,17 @@ class ShapeBounds:
         return (once_s + (shape.micro_batches - 1) * slow_s) / prod(shape.mesh)
 
     def computed_s(self, shape: Shape, stages: Sequence[int] = ()) -> float:
-        """(8) in seconds.   stages: among which b is; with another cut than the even one nothing is said of them.   Empty: c_b is the mean stage's."""
+        """(8) in seconds.
+
+        Args:
+            stages: among which b is; with another cut than the even one nothing is said of them.   Empty: c_b is the mean stage's.
+        """
         work_s = [piece_s - attention_s for _, piece_s, attention_s in self._work_of(shape)]
         once_s = sum(times * piece_s for (times, *_), piece_s in zip(self._work_of(shape), work_s, strict=True))
-        slow_s = once_s / shape.stages
-        if stages and shape.stages > 1:
-            cut = [blocks for blocks, _ in self._cut(shape)] if self._is_even(shape) else [(0,) * len(work_s)] * shape.stages
+        slow_s = once_s / shape.stages if shape.stages == 1 or not stages else 0.0
+        if stages and shape.stages > 1 and self._is_even(shape):
+            cut = [blocks for blocks, _ in self._cut(shape)]
+            cut[0] = tuple(map(min, cut[0], self._first[self._cut_key(shape)]))  # within memory, whole blocks alone are weighed
             slow_s = min(sum(n * piece_s for n, piece_s in zip(cut[stage], work_s, strict=True)) for stage in stages)
         return (once_s + (shape.micro_batches - 1) * slow_s) / prod(shape.mesh)
 

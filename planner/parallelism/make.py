@@ -277,7 +277,7 @@ def _best_plans(
         before=before,
         ahead=ahead_of,
         known=known,
-        first=earlier[-1].best if earlier else None,
+        first=earlier[-1].best if earlier and earlier[-1].best in known else None,
     )
     other = None
     if runner_up:

@@ -122,14 +122,14 @@ class EqualShare:
     @cached_property
     def uneven_cut_s(self) -> float:
         """(3): a lower bound from the slowest stage, in seconds; large if the blocks do not divide equally among the stages, or the head is slow."""
-        if self.stages == 1:
+        if self.stages == 1 or not self.cut:
             return 0.0
         once_s = sum(model.least_micro_s * model.times for model in self.models)
-        return once_s + (self.models[0].micro_batches - 1) * max(self._cut_s, default=0.0)
+        return once_s + (self.models[0].micro_batches - 1) * max(self._cut_s)
 
     @cached_property
     def _cut_s(self) -> Sequence[float]:
-        """Per stage of the cut, what it takes at least for a micro-batch; empty: not known."""
+        """Per stage of the cut, what it takes at least for a micro-batch."""
         return [sum(n * model.least_micro_s for n, model in zip(blocks, self.models, strict=True)) + rest_s for blocks, rest_s in self.cut]
 
     @cached_property

@@ -14,7 +14,7 @@ from planner.solve.problem import NotFoundInTime
 
 __all__ = ["BoundKind", "Closer", "Entry", "WholeBounds", "closer_bounds"]
 
-WholeBounds = Callable[[Shape, bool, "BoundKind"], Iterator[float]]
+WholeBounds = Callable[[Shape, bool, BoundKind], Iterator[float]]
 """(shape, whether memory binds, kind) -> lower bounds on its plans in seconds, each at least the one before, of kind END_STAGES or WHOLE_MODEL.
 
 May raise NotFoundInTime; what came before it holds."""

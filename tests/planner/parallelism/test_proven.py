@@ -15,6 +15,7 @@ from planner.ir.graph import LogicalGraph
 from planner.ir.plan import Plan
 from planner.parallelism import make
 from planner.parallelism.bounding import ahead
+from planner.parallelism.bounding.closer import closer_bounds
 from planner.parallelism.bounds import ShapeBounds
 from planner.parallelism.make import search_plans
 from planner.parallelism.memory import SearchMemory
@@ -176,6 +177,18 @@ def test_on_a_network_that_is_no_slower_kinds_that_gave_too_little_are_passed_ov
     assert too_little.elsewhere(0.5, 1.0, 10.0).next_after is BoundKind.UNLIMITED  # memory may bind with other layouts
     assert replace(too_little, memory_binds=True).elsewhere(0.5, 1.0, 10.0).next_after is BoundKind.WITHIN_MEMORY
     assert replace(too_little, memory_binds=True).elsewhere(1.0, 0.5, 10.0).next_after is BoundKind.WITHIN_MEMORY
+
+
+@pytest.mark.parametrize("shape", [Shape(1, 2, (2, 2)), Shape(2, 4, (2,)), Shape(2, 4, (2,), recompute="blocks")])
+def test_what_is_computed_takes_no_more_than_the_bound_of_which_it_is_a_part(shape: Shape) -> None:
+    """Planted: the work of the fullest of unequal stages beside a bound on the mean one."""
+    shares = ShapeBounds(graph, 8, linked(50.0), ())
+    for kind in (BoundKind.ROOFLINE, BoundKind.FORWARD_PART, BoundKind.LARGEST_PIECE):
+        (found,) = closer_bounds(shares, lambda *_: iter(()), shape, kind, False)
+        assert 0.0 < found.computed_s <= found.bound_s * (1 + 1e-9)
+    stages = [shares.computed_s(shape, (stage,)) for stage in range(shape.stages)]
+    assert shares.computed_s(shape, range(shape.stages)) == min(stages) <= shares.computed_s(shape) * (1 + 1e-9)
+    assert shape.stages == 1 or min(stages) < max(stages)
 
 
 def test_at_any_multiplier_of_memory_the_bound_is_at_most_the_one_that_is_searched() -> None:
