@@ -106,7 +106,7 @@ def tried(tree: Path, bug: Bug, bases: Sequence[Lowered]) -> list[Trial]:
 
 
 def _imported(tree: Path) -> Callable[..., Plan]:
-    """Import the lowering with the bug from the tree, in a process that has imported the sound one.
+    """Import the lowering with the planted bug, in a process that has imported the one without it.
 
     What is compiled stays the sound one's: numba may take functions of two modules of one name for each other.  No bug is planted there.
     """

@@ -11,7 +11,6 @@ fork shares most of its parent's, so that their sum is more than what both take.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import resource
@@ -22,11 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import regista
+from experiments.search_cores.rows import CLUSTER, MODEL, Row, write_rows
 from planner.parallelism.shape import Shape
-
-MODEL, CLUSTER = "zoo:gpt3?batch=1536&dtype=bf16", "dgx-a100:128"
-
-Row = dict[str, str | int | float]
 
 
 def searched(model: str, cluster: str, cores: int) -> Row:
@@ -73,12 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             rows.append({"point": f"round {number + 1} on {cores}", **row})
             print(rows[-1], flush=True)
-    if args.csv is None:
-        return 0
-    with args.csv.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(args.csv, rows)
     return 0
 
 

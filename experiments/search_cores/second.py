@@ -9,7 +9,6 @@ fork of the session as it is after its first call, so that each is its second.  
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import resource
@@ -20,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import regista
-from experiments.search_cores.__main__ import CLUSTER, MODEL, Row
+from experiments.search_cores.rows import CLUSTER, MODEL, Row, write_rows
 from planner.ir.plan import Plan
 from regista.analysis.whatif import changed_cluster
 from regista.clusters import resolve_cluster
@@ -89,11 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 point = f"round {number + 1}, {way} on {network_GBps:g} GB/s"
                 rows.append({"point": point, "kind": "run", "way": way, "network_GBps": network_GBps, **row})
                 print(rows[-1], flush=True)
-    if args.csv is not None:
-        with args.csv.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+    write_rows(args.csv, rows)
     return 0
 
 

@@ -10,11 +10,11 @@ __all__ = ["least_share"]
 
 
 def least_share(cluster: Cluster, other: Cluster) -> float:
-    """A share s, from 0 to 1: every act, collective and transfer takes at least s times as long on ``cluster`` as on ``other``.
+    """A share s, from 0 to 1: collectives and transfers take at least s times as long on ``cluster`` as on ``other``, and what is computed as long.
 
     Of clusters that differ in their links alone it is the least of  bandwidth of other / bandwidth  and  latency / latency of other  over all links,
     and 1 where none is faster: so it is with an alpha-beta link, and with every algorithm of NCCL, of which the quickest is taken
-    (planner.cost.collective_times); what is computed takes the same.  Of other clusters, and of several kinds of node, nothing is said: 0.
+    (planner.cost.collective_times).  Of other clusters, and of several kinds of node, nothing is said: 0.
     """
     same = replace(cluster, name=other.name, source=other.source, node=other.node, nic=other.nic, rack=other.rack)
     if cluster.parts or other.parts or (cluster.nic is None) != (other.nic is None) or same != other:

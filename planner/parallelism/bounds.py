@@ -314,7 +314,7 @@ class ShapeBounds:
 
     @property
     def num_ops(self) -> int:
-        """Ops of the model in the first shape that was looked at; 0: none was."""
+        """Ops of the model, as counted in the first shape that was bounded; 0: none was yet."""
         return sum(piece.times * len(piece.graph.ops) for piece in next(iter(self._pieces.values()), ()))
 
     def pieces_of(self, shape: Shape) -> tuple[ModelPiece, ...]:

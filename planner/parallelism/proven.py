@@ -76,7 +76,7 @@ class ProvenBound:
         return self.memory_binds and (self.fitting.bound_s > self.all_plans.bound_s or self.next_after is BoundKind.WITHIN_MEMORY)
 
     def with_bound(self, kind: BoundKind, proof: Proof, memory_binds: bool = False) -> ProvenBound:
-        """And a bound of that kind: of every plan up to kind UNLIMITED, of every plan that fits from there on."""
+        """The same with one more bound; up to kind UNLIMITED it holds for every plan, from there on for plans that fit."""
         return replace(
             self,
             fitting=max(self.fitting, proof),

@@ -83,7 +83,7 @@ class SearchModel:
     matrices: Mapping[tuple[object, ...], Floats] = field(default_factory=dict)
 
     def has_choices_of(self, other: SearchModel) -> bool:
-        """Whether a choice of the other model means the same in this one: the same nodes, with strategies that lay alike on the same mesh."""
+        """Whether a choice of the other model is one of this: both have the same mesh and nodes, and the strategies of a node the same layouts."""
         if self is other or self.costs.mesh != other.costs.mesh:
             return self is other
         nodes = [(list(map(len, m.problem.costs)), m.states, m.deliveries, m.delivery_modes, m.forward_only) for m in (self, other)]

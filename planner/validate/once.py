@@ -28,7 +28,7 @@ class ProvenPlans:
     """Those of the last of them."""
 
     def prove(self, plan: Plan) -> None:
-        """Prove that a verified Plan computes the program; not again if a proven Plan differs only in its record or in orders of streams.
+        """Prove that a verified Plan computes the program, unless one was proven that differs only in its record or in orders of streams.
 
         Raises:
             PlanDoesNotComputeProgram: as planner.validate.validate.

@@ -41,7 +41,7 @@ class Closer:
 
 
 def closer_bounds(bounds: ShapeBounds, whole: WholeBounds, shape: Shape, kind: BoundKind, memory_binds: bool) -> Iterator[Closer]:
-    """The bounds of the kind after ``kind``, each at least the one before; none: the time was up."""
+    """The bounds of the kind after ``kind``, of which the highest counts; none: the time was up."""
     match kind:
         case BoundKind.ROOFLINE:
             yield Closer(bound_s=bounds.forward_part_s(shape), computed_s=bounds.computed_s(shape))

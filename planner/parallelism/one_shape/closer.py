@@ -41,7 +41,7 @@ class CloserBound:
         return self._beside.start()
 
     def serves(self, other: FoundLayouts) -> bool:
-        """Whether the bound of another choice would be nearly the same: what takes longest for a micro-batch is the same stage of one problem."""
+        """Whether the bound of another choice would be nearly the same: it is one of the same problem, with the same slowest stage."""
         model = self.found.model
         slowest = [model.slowest_stages(found.choice)[0] for found in (self.found, other)]
         return model.problem.edges is other.model.problem.edges and slowest[0] == slowest[1]

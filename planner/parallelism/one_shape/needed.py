@@ -23,7 +23,11 @@ class NeededBytes:
     _counted: tuple[Plan, int] | None = None
 
     def of(self, plan: Plan) -> int:
-        """Bytes of the fullest device: all blocks of its Regsts if they fit, else the live bytes, at equal prices or the cluster's, the larger."""
+        """Bytes that the fullest device needs.
+
+        They are those of all blocks of its Regsts, if these fit; else what it holds at once at most, where acts take the same time or the cluster's,
+        whichever is more.
+        """
         if self._counted is None or self._counted[0] is not plan:
             self._counted = plan, self._count(plan)
         return self._counted[1]

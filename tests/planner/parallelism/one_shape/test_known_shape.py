@@ -1,4 +1,4 @@
-"""A shape that a search with the same memory has worked out: prices, decisions and tasks that are the same are not made again.
+"""A second search of a shape with the same memory: prices, decisions and tasks that are the same are taken from the first.
 
 Devices are the same throughout, links are others.
 """
